@@ -1,0 +1,36 @@
+"""hotloop: reinforcement learning with a fast training loop, and a profiler that says why a loop is
+not faster.
+
+Public names are loaded when they are first used, so that `import hotloop` costs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hotloop.envs import make_vec
+    from hotloop.ops import gae
+    from hotloop.timing import Timing, span
+
+__version__ = "0.1.0"
+
+__all__ = ["Timing", "__version__", "gae", "make_vec", "span"]
+
+_PUBLIC = {
+    "Timing": "hotloop.timing",
+    "gae": "hotloop.ops",
+    "make_vec": "hotloop.envs",
+    "span": "hotloop.timing",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'hotloop' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,77 @@
+"""Every exception that hotloop raises on purpose.
+
+    HotloopError
+    ├── ConfigError          an option or a combination of options makes no sense      (ValueError)
+    ├── UnknownNameError     no environment, algorithm or option of that name          (ValueError)
+    ├── ShapeError           arrays whose shapes or dtypes do not fit together         (ValueError)
+    ├── SpaceError           an observation or action space that is not supported      (ValueError)
+    ├── MissingExtraError    a library that an optional extra brings is not installed  (ImportError)
+    ├── EnvironmentFailure   an environment raised, or gave what its spaces rule out   (RuntimeError)
+    ├── RunDirectoryError    a run directory exists, is missing, or can't be written   (OSError)
+    ├── CheckpointError      a checkpoint is cut short, too new, or of another kind    (ValueError)
+    └── NonFiniteError       NaN or infinity in a loss or a gradient                   (ArithmeticError)
+
+`hotloop.timing` depends on nothing of ours, so its `RecordingError` (a ValueError) stands there.
+
+A message gives what was expected, what came, and the next step. The command line prints it as one
+line and keeps the traceback for `--debug`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HotloopError(Exception):
+    """Base of all errors that hotloop raises on purpose."""
+
+
+class ConfigError(HotloopError, ValueError):
+    """An option, or a combination of options, makes no sense."""
+
+
+class UnknownNameError(HotloopError, ValueError):
+    """No environment, algorithm, command or option has that name."""
+
+
+class ShapeError(HotloopError, ValueError):
+    """Arrays whose shapes or dtypes do not fit together."""
+
+
+class SpaceError(HotloopError, ValueError):
+    """An observation or action space that is not supported."""
+
+
+class MissingExtraError(HotloopError, ImportError):
+    """A library that an optional extra brings is not installed."""
+
+
+class EnvironmentFailure(HotloopError, RuntimeError):
+    """An environment raised, or gave what its own spaces rule out."""
+
+
+class RunDirectoryError(HotloopError, OSError):
+    """A run directory exists already, is missing, or can't be written."""
+
+
+class CheckpointError(HotloopError, ValueError):
+    """A checkpoint is cut short, of a newer version, or of another environment."""
+
+
+class NonFiniteError(HotloopError, ArithmeticError):
+    """NaN or infinity turned up in a loss or a gradient."""
+
+
+def nearest(name: str, known: Iterable[str], *, at_most: int = 3) -> str:
+    """The known names that look most like `name`, as the end of a message.
+
+    Returns:
+        `"; did you mean 'CartPole-v1'?"`, or the empty string where nothing is near.
+    """
+    candidates = list(known)
+    lowered = {candidate.lower(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(name.lower(), list(lowered), n=at_most, cutoff=0.6)
+    if not close:
+        return ""
+    return "; did you mean " + " or ".join(f"'{lowered[match]}'" for match in close) + "?"

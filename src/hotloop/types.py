@@ -1,0 +1,150 @@
+"""The contract between the stages of the loop: what a rollout hands to a learner.
+
+Legend of shapes, used in every docstring:
+
+    T   num_steps, steps in one fragment
+    N   num_envs, environments side by side
+    B   batch_size, transitions in one gradient step
+    A   action dimension, or number of actions
+
+Rollouts are time-major. Index `t` is one transition: `obs[t]`, `action[t]`, and what they led to:
+`reward[t]`, `terminated[t]`, `truncated[t]`, `next_obs[t]`. `next_obs[t]` is the *true* successor,
+also where the environment was reset afterwards; `obs[t + 1]` is what the policy saw next. Termination
+stops the bootstrap, truncation does not; either ends the recursion of the advantages.
+
+Rewards, values, log-probabilities and advantages are float32; flags are bool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+Array = np.ndarray
+
+
+class StepArrays(NamedTuple):
+    """Where a vector environment writes one step of N environments, in place.
+
+    Attributes:
+        next_obs: (N, *obs_shape), the true successor of what was acted on.
+        reward: float32, (N,).
+        terminated: bool, (N,).
+        truncated: bool, (N,).
+        valid: bool, (N,). False where the step was no transition but the reset that an environment
+            with next-step autoreset spends a call on; such a row must not be learned from.
+        obs: (N, *obs_shape), what to act on next: `next_obs`, or the first observation of the next
+            episode where this one ended.
+    """
+
+    next_obs: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    obs: Array
+
+
+@dataclass(slots=True)
+class Fragment:
+    """T steps of N environments, time-major.
+
+    Attributes:
+        obs: (T, N, *obs_shape), raw, as the environment gave it.
+        action: (T, N, *action_shape), as the policy drew it (a box action is not clipped yet).
+        reward: float32, (T, N).
+        terminated: bool, (T, N).
+        truncated: bool, (T, N).
+        valid: bool, (T, N), see `StepArrays.valid`.
+        next_obs: (T, N, *obs_shape), the true successors.
+        value: float32, (T, N), V(obs) under the policy that acted.
+        next_value: float32, (T, N), V(next_obs) under the policy that acted; 0 where terminated.
+        log_prob: float32, (T, N), log π(action | obs) under the policy that acted.
+        last_obs: (N, *obs_shape), what to act on after the last step.
+        policy_version: version of the policy that acted.
+    """
+
+    obs: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    next_obs: Array
+    value: Array
+    next_value: Array
+    log_prob: Array
+    last_obs: Array
+    policy_version: int = 0
+
+    @classmethod
+    def allocate(
+        cls,
+        num_steps: int,
+        num_envs: int,
+        *,
+        obs_shape: tuple[int, ...],
+        obs_dtype: DTypeLike,
+        action_shape: tuple[int, ...],
+        action_dtype: DTypeLike,
+    ) -> Fragment:
+        """Zeroed storage for `num_steps` × `num_envs` transitions."""
+        steps = (num_steps, num_envs)
+        obs = np.zeros((num_steps + 1, num_envs, *obs_shape), obs_dtype)
+        return cls(
+            obs=obs[:-1],
+            action=np.zeros((*steps, *action_shape), action_dtype),
+            reward=np.zeros(steps, np.float32),
+            terminated=np.zeros(steps, np.bool_),
+            truncated=np.zeros(steps, np.bool_),
+            valid=np.ones(steps, np.bool_),
+            next_obs=np.zeros((*steps, *obs_shape), obs_dtype),
+            value=np.zeros(steps, np.float32),
+            next_value=np.zeros(steps, np.float32),
+            log_prob=np.zeros(steps, np.float32),
+            last_obs=obs[-1],
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.reward.shape[0]
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+        return self.reward.shape[1]
+
+    def step_arrays(self) -> list[StepArrays]:
+        """One set of views per step, made once, so that the loop makes none."""
+        following = [*self.obs[1:], self.last_obs]
+        return [
+            StepArrays(
+                self.next_obs[t],
+                self.reward[t],
+                self.terminated[t],
+                self.truncated[t],
+                self.valid[t],
+                following[t],
+            )
+            for t in range(self.num_steps)
+        ]
+
+
+class Episode(NamedTuple):
+    """A finished episode.
+
+    Attributes:
+        env: which environment, 0 … N − 1 (counted over all workers).
+        episode: which episode of that environment, from 0.
+        undiscounted_return: sum of its raw rewards.
+        length: its transitions.
+    """
+
+    env: int
+    episode: int
+    undiscounted_return: float
+    length: int
