@@ -1,15 +1,15 @@
 """Every exception that hotloop raises on purpose.
 
     HotloopError
-    ├── ConfigError          an option or a combination of options makes no sense      (ValueError)
-    ├── UnknownNameError     no environment, algorithm or option of that name          (ValueError)
-    ├── ShapeError           arrays whose shapes or dtypes do not fit together         (ValueError)
-    ├── SpaceError           an observation or action space that is not supported      (ValueError)
-    ├── MissingExtraError    a library that an optional extra brings is not installed  (ImportError)
-    ├── EnvironmentFailure   an environment raised, or gave what its spaces rule out   (RuntimeError)
-    ├── RunDirectoryError    a run directory exists, is missing, or can't be written   (OSError)
-    ├── CheckpointError      a checkpoint is cut short, too new, or of another kind    (ValueError)
-    └── NonFiniteError       NaN or infinity in a loss or a gradient                   (ArithmeticError)
+    ├── ConfigError        an option or a combination of options makes no sense (ValueError)
+    ├── UnknownNameError   no environment, algorithm or option of that name (ValueError)
+    ├── ShapeError         arrays whose shapes or dtypes do not fit together (ValueError)
+    ├── SpaceError         an observation or action space that is not supported (ValueError)
+    ├── MissingExtraError  a library that an optional extra brings is not installed (ImportError)
+    ├── EnvironmentFailure an environment raised, or gave what its spaces rule out (RuntimeError)
+    ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
+    ├── CheckpointError    a checkpoint is cut short, too new, or of another kind (ValueError)
+    └── NonFiniteError     NaN or infinity in a loss or a gradient (ArithmeticError)
 
 `hotloop.timing` depends on nothing of ours, so its `RecordingError` (a ValueError) stands there.
 

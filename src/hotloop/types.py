@@ -9,8 +9,8 @@ Legend of shapes, used in every docstring:
 
 Rollouts are time-major. Index `t` is one transition: `obs[t]`, `action[t]`, and what they led to:
 `reward[t]`, `terminated[t]`, `truncated[t]`, `next_obs[t]`. `next_obs[t]` is the *true* successor,
-also where the environment was reset afterwards; `obs[t + 1]` is what the policy saw next. Termination
-stops the bootstrap, truncation does not; either ends the recursion of the advantages.
+also where the environment was reset afterwards; `obs[t + 1]` is what the policy saw next.
+Termination stops the bootstrap, truncation does not; either ends the recursion of the advantages.
 
 Rewards, values, log-probabilities and advantages are float32; flags are bool.
 """

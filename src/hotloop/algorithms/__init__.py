@@ -1,0 +1,8 @@
+"""Algorithms, one file each: configuration, loss, update, `train`."""
+
+from __future__ import annotations
+
+# Name → what `hotloop train --help` says; listed here so that help costs no import of torch.
+ALGORITHMS = {
+    "ppo": "Proximal policy optimization: on-policy, discrete and continuous actions.",
+}

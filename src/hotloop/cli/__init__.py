@@ -1,0 +1,101 @@
+"""The command `hotloop`: one thin file a subcommand, imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+
+from hotloop.errors import ConfigError, HotloopError, MissingExtraError, UnknownNameError, nearest
+
+# Subcommand → module of this package, and what it does.
+COMMANDS = {
+    "train": "Train an agent; leaves a run directory behind.",
+    "eval": "Play a trained policy and print its mean return.",
+}
+
+HELP = """usage: hotloop COMMAND ...
+
+Reinforcement learning with a fast training loop, and a profiler that says why a loop is not faster.
+
+commands:
+{commands}
+
+options:
+  -h, --help     show this
+  --version      show the version
+  --debug        with any command: show the traceback of an error
+
+`hotloop COMMAND --help` says more of each.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: the arguments; the process's own by default.
+
+    Returns:
+        The exit code: 0, 1 for a failure, 2 for a mistake in the arguments, 130 after Ctrl-C.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    args = [arg for arg in args if arg != "--debug"]
+    try:
+        return _run(args)
+    except HotloopError as error:
+        if debug:
+            raise
+        _fail(str(error))
+        return 2 if isinstance(error, (ConfigError, UnknownNameError)) else 1
+    except KeyboardInterrupt:
+        _fail("interrupted")
+        return 130
+    except BrokenPipeError:  # `hotloop … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        _fail(
+            f"{type(error).__name__}: {error} ({where.filename}:{where.lineno}); "
+            "--debug shows the traceback"
+        )
+        return 1
+
+
+def _run(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        lines = (f"  {name:{width}}     {about}" for name, about in COMMANDS.items())
+        print(HELP.format(commands="\n".join(lines)), end="")
+        return 0 if args else 2
+    if args[0] == "--version":
+        from hotloop import __version__
+
+        print(f"hotloop {__version__}")
+        return 0
+    if args[0] not in COMMANDS:
+        raise UnknownNameError(
+            f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'"
+            + (nearest(args[0], COMMANDS) or "; `hotloop --help` lists them")
+        )
+    return importlib.import_module(f"hotloop.cli.{args[0]}").run(args[1:])
+
+
+def need(module: str, *, extra: str, purpose: str) -> None:
+    """Make sure that an optional library is there.
+
+    Raises:
+        MissingExtraError: it is not; says which extra brings it.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise MissingExtraError(f"{purpose} needs {module}: pip install 'hotloop[{extra}]'")
+
+
+def _fail(message: str) -> None:
+    print(f"hotloop: {message}", file=sys.stderr)

@@ -1,0 +1,85 @@
+"""`hotloop eval RUN`: play the policy of a run directory. Needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+import numpy as np
+
+from hotloop.cli import need
+from hotloop.errors import CheckpointError, ConfigError
+
+
+def run(args: list[str]) -> int:
+    """Evaluate; see `hotloop eval --help`."""
+    parser = argparse.ArgumentParser(
+        prog="hotloop eval",
+        description="Play the policy of a run directory, deterministically, in environments of its "
+        "own, and print the mean and the standard deviation of its returns.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument(
+        "--episodes", type=int, default=100, help="episodes to play (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--checkpoint", default="last", help="which checkpoint (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the environments (default: the run's)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object with every episode instead"
+    )
+    options = parser.parse_args(args)
+    if options.episodes < 1:
+        raise ConfigError(f"`--episodes` must be positive, got {options.episodes}")
+    if options.seed is not None and options.seed < 0:
+        raise ConfigError(f"`--seed` must not be negative, got {options.seed}")
+    for module in ("gymnasium", "safetensors"):
+        need(module, extra="train", purpose="evaluation")
+
+    from hotloop.envs import make_vec
+    from hotloop.policies import ActingPolicy
+    from hotloop.rollouts.evaluation import evaluate
+    from hotloop.runs import RunDirectory
+
+    directory = RunDirectory.open(options.run)
+    network, snapshot, _ = directory.load_policy(options.checkpoint)
+    config = directory.config["config"]
+    envs = make_vec(
+        directory.config["env_id"],
+        min(options.episodes, 10),
+        seed=config["seed"] if options.seed is None else options.seed,
+        env_kwargs=config["env_kwargs"],
+        stream="evaluation",
+    )
+    try:
+        if envs.obs_spec != network.obs_spec or envs.action_spec != network.action_spec:
+            raise CheckpointError(
+                f"the policy of {directory.path} was trained on other spaces than "
+                f"'{directory.config['env_id']}' has now: evaluate it with the environment's "
+                "version of that time (config.json has it)"
+            )
+        episodes = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=options.episodes)
+    finally:
+        envs.close()
+    returns = np.array([episode.undiscounted_return for episode in episodes])
+    lengths = np.array([episode.length for episode in episodes])
+    if options.json:
+        summary = {
+            "run": str(directory.path),
+            "episodes": len(returns),
+            "mean_return": float(returns.mean()),
+            "std_return": float(returns.std()),
+            "returns": returns.tolist(),
+            "lengths": lengths.tolist(),
+        }
+        json.dump(summary, sys.stdout)
+        print()
+        return 0
+    print(f"{directory.config['algorithm']} on {directory.config['env_id']}, {directory.path}")
+    print(f"mean length {lengths.mean():.1f}, returns {returns.min():.1f} … {returns.max():.1f}")
+    print(f"mean return {returns.mean():.1f} ± {returns.std():.1f} over {len(returns)} episodes")
+    return 0

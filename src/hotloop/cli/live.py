@@ -1,0 +1,103 @@
+"""The live line of a training."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from hotloop.runs import Report
+
+
+class LiveLine:
+    """Shows where a run stands: redrawn in a terminal, a line now and then in a log.
+
+    Drawn only from `show`, in the training's own thread, at most four times a second.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.run_dir: Path | None = None
+        self._console = console or Console()
+        self._is_live = self._console.is_terminal
+        self._interval_s = 0.25 if self._is_live else 5.0
+        self._shown_at = -math.inf
+        self._live: Live | None = None
+        self._last: Text | None = None
+
+    def show(self, report: Report) -> None:
+        """Draw `report`, unless the last drawing is too recent."""
+        self.run_dir = report.run_dir
+        text = describe(report, process_age_s())
+        self._last = text
+        now = time.monotonic()
+        if now - self._shown_at < self._interval_s:
+            return
+        self._shown_at = now
+        self._draw(text)
+
+    def close(self) -> None:
+        """Draw the last report and leave the line standing."""
+        if self._last is not None:
+            self._draw(self._last)
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._last = None
+
+    def _draw(self, text: Text) -> None:
+        if not self._is_live:
+            self._console.print(text, soft_wrap=True)
+            return
+        if self._live is None:
+            # No refresh thread: standard profilers should see one thread, the training's.
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+        self._live.update(text, refresh=True)
+
+
+def describe(report: Report, age_s: float) -> Text:
+    """One line: steps, rates with and without start-up, mean return, time left.
+
+    Args:
+        report: where the run stands.
+        age_s: seconds since the process started.
+    """
+    share = min(1.0, report.timesteps / report.total_timesteps)
+    left_s = report.elapsed_s * (1 / share - 1) if share > 0 else math.nan
+    parts = [
+        f"{report.timesteps:>9,} / {report.total_timesteps:,} steps ({share:4.0%})",
+        f"{report.steps_per_s:,.0f} steps/s",
+        f"{report.timesteps / age_s:,.0f} with start-up",
+        f"mean return {report.mean_return:.1f}",
+        f"{_duration(left_s)} left",
+    ]
+    return Text(" · ".join(parts))
+
+
+def process_age_s() -> float:
+    """Seconds since this process started, imports included."""
+    try:
+        with open("/proc/self/stat") as file:
+            # Fields after the command's closing parenthesis; the 20th of them is the start time.
+            start_ticks = int(file.read().rpartition(")")[2].split()[19])
+    except OSError:  # no /proc (macOS): since this module was imported
+        return time.monotonic() - _IMPORTED_AT
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
+
+
+_IMPORTED_AT = time.monotonic()
+
+
+def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,77 @@
+"""What every set of environments offers, whatever steps it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from hotloop.envs.spaces import ActionSpec, ObsSpec
+from hotloop.types import Array, Episode, StepArrays
+
+
+class VectorEnv(Protocol):
+    """N environments, stepped side by side. `make_vec` makes them."""
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """Shape, dtype and layout of one observation."""
+        ...
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        """Kind, shape and bounds of one action."""
+        ...
+
+    def reset(self) -> Array:
+        """Start a new episode everywhere.
+
+        Returns:
+            First observations, (N, *obs_shape), a fresh array.
+
+        Raises:
+            EnvironmentFailure: an environment raised, or gave what its spaces rule out.
+        """
+        ...
+
+    def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
+        """One step of every environment; those whose episode ends are reset.
+
+        Args:
+            action: (N, *action_shape), as the policy drew it: box actions are clipped here.
+            out: is written into; without it, arrays of our own are, which the next step overwrites.
+
+        Returns:
+            `out`, or our own arrays.
+
+        Raises:
+            EnvironmentFailure: an environment raised, or gave what its spaces rule out.
+            ShapeError: `action` has the wrong shape.
+        """
+        ...
+
+    def pop_episodes(self) -> list[Episode]:
+        """The episodes that ended since the last call, in the order in which they ended."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments; harmless when repeated."""
+        ...
+
+
+def allocate_step(num_envs: int, obs_spec: ObsSpec) -> StepArrays:
+    """Zeroed arrays for one step of N environments."""
+    obs_shape = (num_envs, *obs_spec.shape)
+    return StepArrays(
+        next_obs=np.zeros(obs_shape, obs_spec.dtype),
+        reward=np.zeros(num_envs, np.float32),
+        terminated=np.zeros(num_envs, np.bool_),
+        truncated=np.zeros(num_envs, np.bool_),
+        valid=np.ones(num_envs, np.bool_),
+        obs=np.zeros(obs_shape, obs_spec.dtype),
+    )

@@ -1,0 +1,161 @@
+"""What environments give and take, as plain values: shapes, dtypes, layout and bounds.
+
+The specs need no Gymnasium: a checkpoint holds them as JSON, and a policy is evaluated from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hotloop.errors import ShapeError
+from hotloop.types import Array
+
+Encoding = Literal["box", "one_hot", "binary"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObsField:
+    """Where one part of a composite observation lies in the flat vector."""
+
+    name: str
+    """The key in a Dict space, "0", "1", … in a Tuple, and "" where the space is not composite."""
+    start: int
+    """First position in the flat vector."""
+    stop: int
+    """One past the last position."""
+    shape: tuple[int, ...]
+    """Shape of the part once it is encoded: (n,) for n categories."""
+    encoding: Encoding
+    """`box`: the numbers themselves; `one_hot`: categories; `binary`: zeros and ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObsSpec:
+    """Observations of one environment, as hotloop stores them."""
+
+    shape: tuple[int, ...]
+    """Of one observation."""
+    dtype: str
+    """`float32`, or `uint8` where the environment gives bytes (images)."""
+    layout: tuple[ObsField, ...]
+    """The parts, in the order in which they lie in the observation."""
+
+    def unflatten(self, obs: Array) -> dict[str, Array]:
+        """The parts of flat observations, by name.
+
+        Args:
+            obs: (…, *shape), any leading axes.
+
+        Returns:
+            Views of `obs`, (…, *field.shape) each.
+
+        Raises:
+            ShapeError: `obs` does not end in `shape`.
+        """
+        num_leading = obs.ndim - len(self.shape)
+        if num_leading < 0 or obs.shape[num_leading:] != self.shape:
+            raise ShapeError(
+                f"`obs` must have shape (…, {', '.join(map(str, self.shape))}), got {obs.shape}: "
+                "pass observations as this environment's `ObsSpec` lays them out"
+            )
+        leading = obs.shape[:num_leading]
+        if len(self.layout) == 1:
+            (field,) = self.layout
+            return {field.name: obs.reshape(*leading, *field.shape)}
+        return {
+            field.name: obs[..., field.start : field.stop].reshape(*leading, *field.shape)
+            for field in self.layout
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """As values that `json.dumps` takes."""
+        return {
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "layout": [
+                {
+                    "name": field.name,
+                    "start": field.start,
+                    "stop": field.stop,
+                    "shape": list(field.shape),
+                    "encoding": field.encoding,
+                }
+                for field in self.layout
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ObsSpec:
+        """The spec that `to_json` wrote."""
+        return cls(
+            shape=tuple(values["shape"]),
+            dtype=values["dtype"],
+            layout=tuple(
+                ObsField(
+                    name=field["name"],
+                    start=field["start"],
+                    stop=field["stop"],
+                    shape=tuple(field["shape"]),
+                    encoding=field["encoding"],
+                )
+                for field in values["layout"]
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionSpec:
+    """Actions of one environment, as a policy draws them."""
+
+    kind: Literal["discrete", "multi_discrete", "box"]
+    """Which of the fields below say something."""
+    shape: tuple[int, ...]
+    """Of one action: () for `discrete`."""
+    dtype: str
+    """`int64`, or `float32` for `box`."""
+    num_actions: int = 0
+    """`discrete`: a policy draws 0 … num_actions − 1."""
+    start: int = 0
+    """`discrete`: what the environment calls action 0; `step` adds it."""
+    nvec: tuple[int, ...] = ()
+    """`multi_discrete`: how many actions each component has; a policy draws each from 0."""
+    starts: tuple[int, ...] = ()
+    """`multi_discrete`: what the environment calls action 0 of each component; `step` adds it."""
+    low: tuple[float, ...] = ()
+    """`box`: lower bounds, flattened; −inf where there is none. `step` clips to them."""
+    high: tuple[float, ...] = ()
+    """`box`: upper bounds, flattened."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As values that `json.dumps` takes; infinite bounds, which JSON lacks, become text."""
+        return {
+            "kind": self.kind,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "num_actions": self.num_actions,
+            "start": self.start,
+            "nvec": list(self.nvec),
+            "starts": list(self.starts),
+            "low": [_bound_to_json(bound) for bound in self.low],
+            "high": [_bound_to_json(bound) for bound in self.high],
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ActionSpec:
+        """The spec that `to_json` wrote."""
+        return cls(
+            kind=values["kind"],
+            shape=tuple(values["shape"]),
+            dtype=values["dtype"],
+            num_actions=values["num_actions"],
+            start=values["start"],
+            nvec=tuple(values["nvec"]),
+            starts=tuple(values["starts"]),
+            low=tuple(float(bound) for bound in values["low"]),
+            high=tuple(float(bound) for bound in values["high"]),
+        )
+
+
+def _bound_to_json(bound: float) -> float | str:
+    return bound if abs(bound) < float("inf") else str(bound)

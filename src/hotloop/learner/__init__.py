@@ -1,0 +1,21 @@
+"""What turns a fragment into better parameters: flat parameters, gradients, the optimizer.
+
+An algorithm's update is a pure function of tensors, `update(state, batch, hyper) -> metrics`, that
+changes `state` in place. Nothing here knows an algorithm's name.
+"""
+
+from __future__ import annotations
+
+from hotloop.learner.gradients import clip_grad_norm, value_and_grad
+from hotloop.learner.optimizer import AdamState, adam_step
+from hotloop.learner.parameters import ParameterLayout
+from hotloop.learner.threads import torch_threads
+
+__all__ = [
+    "AdamState",
+    "ParameterLayout",
+    "adam_step",
+    "clip_grad_norm",
+    "torch_threads",
+    "value_and_grad",
+]

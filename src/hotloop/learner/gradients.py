@@ -1,0 +1,44 @@
+"""Differentiating a loss, and bounding its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Aux = TypeVar("Aux")
+
+
+def value_and_grad(
+    loss: Callable[..., tuple[Tensor, Aux]], params: Tensor, *args: Any
+) -> tuple[Tensor, Aux, Tensor]:
+    """A loss and its gradient by the parameters.
+
+    Args:
+        loss: `loss(params, *args)` gives a 0-d tensor and anything else that is of interest.
+        params: (P,); itself left alone.
+        *args: passed on.
+
+    Returns:
+        The loss, detached; what else it gave; the gradient, (P,).
+    """
+    leaf = params.detach().requires_grad_()
+    value, aux = loss(leaf, *args)
+    (grad,) = torch.autograd.grad(value, leaf)
+    return value.detach(), aux, grad
+
+
+def clip_grad_norm(grad: Tensor, max_norm: float) -> tuple[Tensor, Tensor]:
+    """Scale a gradient so that its Euclidean norm is at most `max_norm`.
+
+    Args:
+        grad: (P,).
+        max_norm: the bound.
+
+    Returns:
+        The gradient, (P,), and its norm before, 0-d.
+    """
+    norm = torch.linalg.vector_norm(grad)
+    return grad * torch.clamp(max_norm / (norm + 1e-6), max=1.0), norm

@@ -1,0 +1,78 @@
+"""Adam as a pure function of flat tensors, changed in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class AdamState:
+    """Adam's memory.
+
+    Attributes:
+        mean: first moments m, float32, (P,).
+        square: second moments v, float32, (P,).
+        step: steps taken, float32, 0-d, so that it lives where the parameters do.
+    """
+
+    mean: Tensor
+    square: Tensor
+    step: Tensor
+
+    @classmethod
+    def zeros(cls, params: Tensor) -> AdamState:
+        """The state before the first step."""
+        return cls(
+            mean=torch.zeros_like(params),
+            square=torch.zeros_like(params),
+            step=torch.zeros((), dtype=torch.float32, device=params.device),
+        )
+
+
+def adam_step(
+    params: Tensor,
+    grad: Tensor,
+    state: AdamState,
+    *,
+    learning_rate: Tensor,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    active: Tensor | None = None,
+) -> None:
+    """One step of Adam, in place.
+
+    θ ← θ − α m̂ / (√v̂ + ε),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
+
+    Kingma and Ba 2015, arXiv:1412.6980, algorithm 1.
+
+    Args:
+        params: θ, (P,).
+        grad: (P,).
+        state: moments and step.
+        learning_rate: α, 0-d.
+        beta1: β₁.
+        beta2: β₂.
+        eps: ε.
+        active: bool, 0-d; where False, nothing changes. A decision that stays on the device: no
+            synchronisation.
+    """
+    if active is None:
+        state.step += 1.0
+        state.mean.lerp_(grad, 1.0 - beta1)
+        state.square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
+    else:
+        on = active.to(torch.float32)
+        # `where`, not a product with 0: a gradient that is NaN must not reach what is kept.
+        grad = torch.where(active, grad, 0.0)
+        state.step += on
+        state.mean.add_((grad - state.mean) * (on * (1.0 - beta1)))
+        state.square.add_((grad * grad - state.square) * (on * (1.0 - beta2)))
+    # Both corrections folded into two scalars: one division over the vector instead of three.
+    root = (1.0 - beta2**state.step).sqrt()
+    rate = learning_rate * root / (1.0 - beta1**state.step)
+    change = rate * state.mean / (state.square.sqrt() + eps * root)
+    params.sub_(change if active is None else torch.where(active, change, 0.0))

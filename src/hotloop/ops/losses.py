@@ -1,0 +1,76 @@
+"""Losses of policy-gradient methods, as torch functions of tensors alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip_range: Tensor | float) -> Tensor:
+    """PPO's clipped surrogate, as a loss.
+
+    L = −E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)],   ρ = π(a|s) / π_old(a|s)
+
+    Schulman et al. 2017, arXiv:1707.06347, eq. 7.
+
+    Args:
+        ratio: ρ, float32, (B,).
+        advantages: A, float32, (B,).
+        clip_range: ε.
+
+    Returns:
+        0-d.
+    """
+    clipped = torch.clamp(ratio, 1.0 - clip_range, 1.0 + clip_range)
+    return -torch.minimum(ratio * advantages, clipped * advantages).mean()
+
+
+def value_loss(value: Tensor, returns: Tensor) -> Tensor:
+    """Mean squared error, E[(V − R)²]: L^VF of Schulman et al. 2017, arXiv:1707.06347, eq. 9.
+
+    Args:
+        value: V, float32, (B,).
+        returns: R, float32, (B,).
+
+    Returns:
+        0-d.
+    """
+    return (value - returns).square().mean()
+
+
+def clipped_value_loss(
+    value: Tensor, old_value: Tensor, returns: Tensor, clip_range: Tensor | float
+) -> Tensor:
+    """Mean of the larger of two squared errors, with and without clipping V's change.
+
+    L = E[max((V − R)², (V_old + clip(V − V_old, −ε, ε) − R)²)]
+
+    Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization", the detail
+    "value function loss clipping".
+
+    Args:
+        value: V, float32, (B,).
+        old_value: V_old, float32, (B,), when the fragment was collected.
+        returns: R, float32, (B,).
+        clip_range: ε.
+
+    Returns:
+        0-d.
+    """
+    clipped = old_value + torch.clamp(value - old_value, -clip_range, clip_range)
+    worse = torch.maximum((value - returns).square(), (clipped - returns).square())
+    return worse.mean()
+
+
+def approximate_kl(log_ratio: Tensor) -> Tensor:
+    """KL(π_old ‖ π) from samples of π_old: E[(ρ − 1) − log ρ], never negative.
+
+    Schulman 2020, "Approximating KL Divergence", the estimator k3.
+
+    Args:
+        log_ratio: log ρ = log π(a|s) − log π_old(a|s), float32, (B,).
+
+    Returns:
+        0-d.
+    """
+    return (torch.expm1(log_ratio) - log_ratio).mean()

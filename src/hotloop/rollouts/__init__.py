@@ -1,0 +1,7 @@
+"""Where experience comes from: environments stepped by a published policy, fragment by fragment."""
+
+from __future__ import annotations
+
+from hotloop.rollouts.inline import InlineRollout
+
+__all__ = ["InlineRollout"]
