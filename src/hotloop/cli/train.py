@@ -118,8 +118,12 @@ def _conclude(run_dir: Path) -> None:
     recordings, problems = timing.read_directory(run_dir / "timing")
     for problem in problems:
         print(f"timing: {problem}", file=sys.stderr)
-    print()
     for recording in recordings:
-        print(timing.render(recording))
+        tree = recording.tree()
+        print(f"\n{timing.render(tree)}\n")
+        cost = timing.costliest(tree)
+        if cost is not None:
+            print(f"The largest cost is {cost}.")
+        print(f"Recording this took {timing.cost_share(recording):.2%} of it.")
     curve = learning_curve(RunDirectory.open(run_dir))
     print(f"run directory: {run_dir} (learning curve: {curve.name})")

@@ -1,4 +1,4 @@
-"""Seeds of episodes: what an episode starts from depends on the run, the environment and its number."""
+"""Seeds of episodes, made of the run, the environment and the number of the episode."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Stream = Literal["training", "evaluation"]
 def episode_seed(seed: int, env: int, episode: int, stream: Stream = "training") -> int:
     """The seed that an environment is reset with at the start of an episode.
 
-    A hash of its arguments, so that neither the number of environments, nor how they are spread over
-    workers, nor the length of earlier episodes changes it. BLAKE2 takes 1 µs, NumPy's `SeedSequence`
-    9 µs, and a random CartPole policy resets every 20 steps.
+    A hash of its arguments, so that neither the number of environments, nor how they are spread
+    over workers, nor the length of earlier episodes changes it. BLAKE2 takes 1 µs, NumPy's
+    `SeedSequence` 9 µs, and a random CartPole policy resets every 20 steps.
 
     Args:
         seed: of the run.

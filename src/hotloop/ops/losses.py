@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip_range: Tensor | float) -> Tensor:
+def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
     """PPO's clipped surrogate, as a loss.
 
     L = −E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)],   ρ = π(a|s) / π_old(a|s)
@@ -39,7 +39,7 @@ def value_loss(value: Tensor, returns: Tensor) -> Tensor:
 
 
 def clipped_value_loss(
-    value: Tensor, old_value: Tensor, returns: Tensor, clip_range: Tensor | float
+    value: Tensor, old_value: Tensor, returns: Tensor, clip_range: float
 ) -> Tensor:
     """Mean of the larger of two squared errors, with and without clipping V's change.
 

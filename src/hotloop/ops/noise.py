@@ -1,8 +1,8 @@
 """Noise that is a function of (seed, stream, step, environment), not of who drew before.
 
 Philox 4×32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") turns a 128-bit
-counter and a 64-bit key into 128 random bits. With the counter made of (step, environment, block) an
-action's noise is the same whatever worker draws it and in whatever order.
+counter and a 64-bit key into 128 random bits. With the counter made of (step, environment, block)
+an action's noise is the same whatever worker draws it and in whatever order.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class ActingPolicy:
         """What turns `head` into an action, for a whole fragment.
 
         Gumbel noise for discrete actions (the argmax of logits + noise is a draw from their
-        softmax), standard normal noise for continuous ones; a function of (seed, step, environment).
+        softmax), standard normal noise for continuous ones: functions of (seed, step, environment).
 
         Returns:
             float32, (T, N, H).
@@ -175,7 +175,12 @@ class ActingPolicy:
                 noise = self._generator.gumbel(size=head.shape).astype(np.float32)
             action = np.empty((len(batch), *spec.shape), spec.dtype)
             self.choose(head, noise, action)
-        action = spec.to_env(action)
+        if spec.kind == "discrete":
+            action += spec.start
+        elif spec.kind == "multi_discrete":
+            action += np.asarray(spec.starts or 0, action.dtype)
+        else:
+            action = action.clip(self._low, self._high)
         return action[0] if is_single else action
 
     def _forward(self, name: str, obs: Array, out: Array | None) -> Array:

@@ -117,7 +117,7 @@ class ActorCritic:
                 continue
             is_head = name.split(".")[1] == str(self.num_layers - 1)
             gain = math.sqrt(2.0) if not is_head else 0.01 if name.startswith("policy") else 1.0
-            params[name] = (gain * orthogonal(shape, generator)).astype(np.float32)
+            params[name] = (gain * orthogonal(shape, generator)).astype(np.float32, order="C")
         return params
 
     def to_json(self) -> dict[str, Any]:

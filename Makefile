@@ -1,0 +1,59 @@
+# One environment for everything: .venv, made by the first target that needs it.
+
+PYTHON ?= python3.11
+VENV ?= .venv
+# What is installed: the source tree, or a wheel (`make test INSTALL=dist/hotloop-….whl`).
+INSTALL ?= -e .
+EXTRAS ?= train,mujoco,dev
+BIN := $(VENV)/bin
+RUN ?= runs/demo
+
+ifeq ($(shell command -v $(PYTHON)),)
+PYTHON := python3
+endif
+
+.PHONY: demo test test-slow test-all lint bench wheel clean
+
+# Train CartPole, look at the curve and at where the time went, play 100 episodes.
+demo: $(VENV)/installed
+	rm -rf $(RUN)
+	$(BIN)/hotloop train ppo --env-id CartPole-v1 --total-timesteps 200000 --seed 1 --run-dir $(RUN)
+	$(BIN)/hotloop eval $(RUN) --episodes 100
+	@echo "learning curve: $(RUN)/learning_curve.png"
+
+# Everything but the tests marked slow: some minutes.
+test: $(VENV)/installed
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+# Whole trainings, five seeds each.
+test-slow: $(VENV)/installed
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+test-all: test test-slow
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python bench/imports.py
+
+# Side by side with peers; results go to bench/results.
+bench: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt "stable-baselines3"
+	$(BIN)/python -m bench.timing
+	$(BIN)/python -m bench.train
+
+wheel: $(VENV)/installed
+	rm -rf dist
+	$(BIN)/python -m build --wheel --no-isolation
+	@ls dist
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt setuptools torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt $(INSTALL)[$(EXTRAS)]
+	touch $@
+
+clean:
+	rm -rf .venv .venv-wheel build dist src/*.egg-info

@@ -1,0 +1,27 @@
+"""`python -m bench NAME …` runs one benchmark; without a name it lists them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+BENCHES = {
+    "train": "whole trainings, beside Stable-Baselines3",
+    "timing": "what one span costs, beside other ways to time a scope",
+    "tables": "write the README's tables from bench/results",
+}
+
+
+def main() -> int:
+    """Dispatch."""
+    if len(sys.argv) < 2 or sys.argv[1] not in BENCHES:
+        print("usage: python -m bench NAME ...\n")
+        for name, about in BENCHES.items():
+            print(f"  {name:8} {about}")
+        return 0 if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help") else 2
+    name = sys.argv.pop(1)
+    return importlib.import_module(f"bench.{name}").main() or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

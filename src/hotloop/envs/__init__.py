@@ -1,0 +1,21 @@
+"""Environments by id, `module:Id` or factory, with Gymnasium's and EnvPool's habits made alike."""
+
+from __future__ import annotations
+
+from hotloop.envs.checks import check_finite
+from hotloop.envs.making import make_env, make_vec
+from hotloop.envs.protocol import VectorEnv
+from hotloop.envs.seeding import Stream, episode_seed
+from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
+
+__all__ = [
+    "ActionSpec",
+    "ObsField",
+    "ObsSpec",
+    "Stream",
+    "VectorEnv",
+    "check_finite",
+    "episode_seed",
+    "make_env",
+    "make_vec",
+]

@@ -1,0 +1,275 @@
+"""Environments by name or factory, and the errors for names that lead nowhere."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hotloop.envs.checks import describe_exception, describe_value
+from hotloop.envs.loop import EnvLoop
+from hotloop.envs.protocol import VectorEnv
+from hotloop.envs.seeding import Stream, episode_seed
+from hotloop.envs.vector import VectorAdapter
+from hotloop.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    HotloopError,
+    MissingExtraError,
+    UnknownNameError,
+    nearest,
+)
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    EnvFactory = Callable[..., gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]]
+
+# Libraries that register their environments only once they are imported: what their ids begin with,
+# the module that registers, and the extra that brings it.
+_LATE_REGISTRATION = (("ALE/", "ale_py", "atari"), ("Vizdoom", "vizdoom.gymnasium_wrapper", "doom"))
+
+
+def make_env(
+    env: str | EnvFactory, env_kwargs: Mapping[str, Any] | None = None
+) -> gymnasium.Env[Any, Any]:
+    """One single environment.
+
+    Args:
+        env: a Gymnasium id, `module:Id`, `module:factory`, or a factory.
+        env_kwargs: for the environment's constructor or the factory.
+
+    Raises:
+        UnknownNameError: there is no such id, module or factory.
+        MissingExtraError: a library that the environment needs is not installed.
+        ConfigError: `env_kwargs` do not fit, or it is no single environment.
+        EnvironmentFailure: the environment's constructor raised.
+    """
+    env_id, factory = _resolve(env)
+    made = _construct(env_id, factory, env_kwargs or {})
+    if _is_vector(made):
+        made.close()
+        raise ConfigError(
+            f"{env_id}: a single environment is needed here, got {describe_value(made)}: pass a "
+            "factory of single environments"
+        )
+    return made
+
+
+def make_vec(
+    env: str | EnvFactory,
+    num_envs: int | None = None,
+    *,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+    first_env: int = 0,
+    stream: Stream = "training",
+) -> VectorEnv:
+    """N environments side by side.
+
+    Single environments are stepped by our own loop, and every episode is reset with a seed made of
+    (`seed`, environment, episode). A factory may also return one of Gymnasium's vector
+    environments, and `envpool:Id` makes one of EnvPool's. Those reset by themselves and take no
+    more than one seed at the start, except for bare `SyncVectorEnv` and `AsyncVectorEnv`, which get
+    one for every episode unless their mode is same-step.
+
+    Args:
+        env: a Gymnasium id, `module:Id`, `module:factory`, `envpool:Id`, or a factory: a callable
+            that takes `env_kwargs` and returns a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`.
+        num_envs: N; 1 by default, or what a vector environment says itself.
+        seed: of the run.
+        env_kwargs: for the environment's constructor or the factory.
+        first_env: number of the first environment, counted over all workers.
+        stream: training and evaluation see other episodes.
+
+    Raises:
+        UnknownNameError: there is no such id, module or factory.
+        MissingExtraError: a library that the environment needs is not installed.
+        ConfigError: `env_kwargs` do not fit, or `num_envs` isn't what the factory makes.
+        SpaceError: an observation or action space is not supported.
+        EnvironmentFailure: an environment's constructor raised.
+    """
+    if num_envs is not None and num_envs < 1:
+        raise ConfigError(f"`num_envs` must be at least 1, got {num_envs}")
+    kwargs = dict(env_kwargs or {})
+    if isinstance(env, str) and env.startswith("envpool:"):
+        # EnvPool is seeded when it is made: environment i with seed + i.
+        pool_seed = episode_seed(seed, first_env, 0, stream)
+        pool = _make_envpool(env, num_envs or 1, pool_seed, kwargs)
+        return _adapt(pool, env, num_envs, seed=seed, first_env=first_env, stream=stream)
+    env_id, factory = _resolve(env)
+    made = _construct(env_id, factory, kwargs)
+    if _is_vector(made):
+        return _adapt(made, env_id, num_envs, seed=seed, first_env=first_env, stream=stream)
+    singles = [made]
+    try:
+        for _ in range(1, num_envs or 1):
+            single = _construct(env_id, factory, kwargs)
+            if any(single is other for other in singles):
+                raise ConfigError(
+                    f"{env_id}: the factory returned the same environment twice: make a new one "
+                    "in each call"
+                )
+            singles.append(single)
+        return EnvLoop(singles, env_id=env_id, seed=seed, first_env=first_env, stream=stream)
+    except BaseException:
+        for single in singles:
+            single.close()
+        raise
+
+
+def _adapt(
+    envs: Any, env_id: str, num_envs: int | None, *, seed: int, first_env: int, stream: Stream
+) -> VectorAdapter:
+    try:
+        if num_envs is not None and envs.num_envs != num_envs:
+            raise ConfigError(
+                f"{env_id}: `num_envs` is {num_envs}, but the factory makes {envs.num_envs} "
+                "environments at once: make the two equal"
+            )
+        return VectorAdapter(envs, env_id=env_id, seed=seed, first_env=first_env, stream=stream)
+    except BaseException:
+        envs.close()
+        raise
+
+
+def _is_vector(made: Any) -> bool:
+    gymnasium = import_gymnasium()
+    return isinstance(made, gymnasium.vector.VectorEnv)
+
+
+def import_gymnasium() -> Any:
+    """Gymnasium, or the error that says how to get it."""
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise MissingExtraError(
+            "environments need Gymnasium, which is not installed: pip install 'hotloop[train]'"
+        ) from error
+    return gymnasium
+
+
+def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
+    """What messages call the environment, and what makes it."""
+    gymnasium = import_gymnasium()
+    if not isinstance(env, str):
+        if not callable(env):
+            raise ConfigError(
+                f"`env` must be an id or a factory, got {describe_value(env)}: pass a function "
+                "that makes the environment"
+            )
+        named = getattr(env, "func", env)  # what a functools.partial calls
+        return getattr(named, "__qualname__", type(named).__qualname__), env
+    module_name, _, name = env.rpartition(":")
+    if module_name == "envpool":
+        raise ConfigError(f"{env}: EnvPool makes no single environments: use `make_vec`")
+    module = _import_module(env, module_name) if module_name else None
+    if module is None:
+        _register_late(name)
+    registry = gymnasium.registry
+    if name and (name in registry or any(known.startswith(f"{name}-v") for known in registry)):
+        # Gymnasium's checker looks at the first step only, and we check every one.
+        return name, lambda **kwargs: gymnasium.make(
+            name, **{"disable_env_checker": True, **kwargs}
+        )
+    if module is not None and callable(getattr(module, name, None)):
+        return env, getattr(module, name)
+    candidates = [*registry, *(vars(module) if module is not None else ())]
+    if module is None:
+        hint = nearest(name, candidates) or (
+            ": import the module that registers it by writing `module:Id`"
+        )
+    else:
+        hint = nearest(name, candidates) or f": register it in '{module_name}', or name a factory"
+    raise UnknownNameError(f"there is no environment '{env}'{hint}")
+
+
+def _import_module(env: str, module_name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise UnknownNameError(
+                f"environment '{env}': there is no module '{module_name}' (no '{error.name}'): "
+                "check its spelling, and that it is installed or on PYTHONPATH"
+            ) from error
+        raise EnvironmentFailure(
+            f"environment '{env}': importing '{module_name}' raised {describe_exception(error)}"
+        ) from error
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"environment '{env}': importing '{module_name}' raised {describe_exception(error)}"
+        ) from error
+
+
+def _register_late(name: str) -> None:
+    for prefix, module_name, extra in _LATE_REGISTRATION:
+        if name.startswith(prefix):
+            try:
+                module = importlib.import_module(module_name)
+            except ImportError as error:
+                raise MissingExtraError(
+                    f"environment '{name}' needs '{module_name.partition('.')[0]}', which is not "
+                    f"installed: pip install 'hotloop[{extra}]'"
+                ) from error
+            import_gymnasium().register_envs(module)
+
+
+def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+    gymnasium = import_gymnasium()
+    given = f" with env_kwargs {dict(kwargs)}" if kwargs else ""
+    try:
+        made = factory(**kwargs)
+    except HotloopError:
+        raise
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingExtraError(
+            f"environment '{env_id}' needs a library that is not installed ({error}): "
+            f"{_install_hint(env_id)}"
+        ) from error
+    except TypeError as error:
+        kind = ConfigError if kwargs else EnvironmentFailure
+        raise kind(f"{env_id}: making it{given} raised {describe_exception(error)}") from error
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"{env_id}: making it{given} raised {describe_exception(error)}"
+        ) from error
+    if not isinstance(made, (gymnasium.Env, gymnasium.vector.VectorEnv)):
+        raise ConfigError(
+            f"{env_id}: a factory must return a gymnasium.Env or a gymnasium.vector.VectorEnv, "
+            f"got {describe_value(made)}: return the environment (old Gym's do not fit)"
+        )
+    return made
+
+
+def _install_hint(env_id: str) -> str:
+    spec = import_gymnasium().registry.get(env_id)
+    entry_point = str(spec.entry_point) if spec is not None else ""
+    for extra in ("box2d", "mujoco"):
+        if f".{extra}." in entry_point:
+            return f"pip install 'hotloop[{extra}]'"
+    return "install it"
+
+
+def _make_envpool(env: str, num_envs: int, seed: int, kwargs: Mapping[str, Any]) -> Any:
+    import_gymnasium()
+    try:
+        import envpool  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingExtraError(
+            f"environment '{env}' needs EnvPool, which is not installed: "
+            "pip install 'hotloop[atari]'"
+        ) from error
+    name = env.partition(":")[2]
+    known = envpool.list_all_envs()
+    if name not in known:
+        raise UnknownNameError(f"there is no EnvPool environment '{name}'{nearest(name, known)}")
+    try:
+        return envpool.make(
+            name, **{"env_type": "gymnasium", "num_envs": num_envs, "seed": seed, **kwargs}
+        )
+    except Exception as error:
+        kind = ConfigError if kwargs else EnvironmentFailure
+        given = f" with env_kwargs {dict(kwargs)}" if kwargs else ""
+        raise kind(f"{env}: making it{given} raised {describe_exception(error)}") from error

@@ -1,0 +1,295 @@
+"""Adapters that make the three ways in which vector environments reset themselves alike.
+
+A vector environment steps N environments in one call, and what it does where an episode ends is its
+`metadata["autoreset_mode"]` (Gymnasium ≥ 1.1; older ones and EnvPool are next-step):
+
+    NEXT_STEP   gives the last observation; the next call ignores the action and gives the first
+                observation of the next episode. That call is no transition: `valid` is False.
+    SAME_STEP   gives the first observation of the next episode at once, the last in
+                `info["final_obs"]`.
+    DISABLED    gives the last observation; we reset with `options={"reset_mask": ended}`.
+
+Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv` take a mask in NEXT_STEP mode too, so that they
+spend no call on a reset, and every episode has its own seed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hotloop.envs.checks import describe_exception, describe_value, failure, non_finite
+from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
+from hotloop.envs.protocol import allocate_step
+from hotloop.envs.seeding import Stream, episode_seed
+from hotloop.errors import ConfigError, EnvironmentFailure, ShapeError
+from hotloop.timing import span
+from hotloop.types import Array, Episode, StepArrays
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
+Autoreset = Literal["next_step", "same_step", "masked"]
+
+
+class VectorAdapter:
+    """One of Gymnasium's or EnvPool's vector environments, stepped into the caller's arrays.
+
+    Args:
+        envs: the vector environment.
+        env_id: what messages call it.
+        seed: of the run.
+        first_env: number of its first environment, counted over all workers.
+        stream: training and evaluation see other episodes.
+
+    Raises:
+        SpaceError: a space is not supported.
+        ConfigError: its mode of autoreset is unknown, or it steps fewer environments than it has.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        *,
+        env_id: str,
+        seed: int,
+        first_env: int = 0,
+        stream: Stream = "training",
+    ) -> None:
+        from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+        self.num_envs: int = envs.num_envs
+        self._envs = envs
+        self._env_id = env_id
+        self._seed = seed
+        self._first_env = first_env
+        self._stream: Stream = stream
+        self._is_closed = False
+        self._takes_seeds = isinstance(envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        self._is_envpool = _is_envpool(envs)
+        if self._is_envpool:
+            _check_synchronous(envs, env_id)
+        self.autoreset = _autoreset(envs, env_id)
+        if self.autoreset == "next_step" and type(envs) in (SyncVectorEnv, AsyncVectorEnv):
+            self.autoreset = "masked"
+        self._encoder = ObsEncoder(envs.single_observation_space)
+        self._decoder = ActionDecoder(envs.single_action_space)
+        self.obs_spec = self._encoder.spec
+        self.action_spec = self._decoder.spec
+        self._own = allocate_step(self.num_envs, self.obs_spec)
+        self._action_shape = (self.num_envs, *self.action_spec.shape)
+        self._returns = np.zeros(self.num_envs, np.float64)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._episode = [-1] * self.num_envs
+        self._num_steps = 0
+        # Next-step mode: rows whose episode ended, so that the next call resets them.
+        self._resetting = np.zeros(self.num_envs, np.bool_)
+        self._finished: list[Episode] = []
+
+    def reset(self) -> Array:
+        """See `VectorEnv.reset`."""
+        everywhere = np.ones(self.num_envs, np.bool_)
+        self._begin_episodes(everywhere)
+        self._resetting[:] = False
+        obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
+        self._write(self._reset_all(), obs)
+        self._check_first_obs(obs, everywhere)
+        return obs
+
+    def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
+        """See `VectorEnv.step`."""
+        if out is None:
+            out = self._own
+        if action.shape != self._action_shape:
+            raise ShapeError(
+                f"`action` must have shape {self._action_shape}, got {action.shape}: "
+                "pass one action for each environment"
+            )
+        if self._episode[0] < 0:
+            raise EnvironmentFailure(f"{self._env_id}: call `reset` before the first `step`")
+        next_obs, reward, terminated, truncated, valid, obs = out
+        try:
+            result = self._envs.step(self._decoder.batch(action))
+        except Exception as error:
+            raise self._failure(f"`step` raised {describe_exception(error)}") from error
+        try:
+            observations, rewards, is_terminated, is_truncated, info = result
+        except (TypeError, ValueError):
+            raise self._failure(
+                "`step` must return (obs, reward, terminated, truncated, info), "
+                f"got {describe_value(result)}: return all five, as Gymnasium's interface says"
+            ) from None
+        self._write(observations, next_obs)
+        rewards = self._checked("rewards", rewards)
+        reward[...] = rewards
+        terminated[...] = self._checked("terminations", is_terminated)
+        truncated[...] = self._checked("truncations", is_truncated)
+        valid.fill(True)
+        obs[...] = next_obs
+        self._num_steps += 1
+        self._returns += rewards
+        self._lengths += 1
+        if self.autoreset == "next_step" and self._resetting.any():
+            self._mark_resets(out)
+        ended = terminated | truncated
+        if ended.any():
+            self._end_episodes(ended)
+            if self.autoreset == "next_step":
+                self._resetting = ended
+            else:
+                with span("env_reset"):
+                    self._begin_episodes(ended)
+                    if self.autoreset == "same_step":
+                        self._write_final(info, ended, next_obs)
+                    else:
+                        self._reset_masked(ended, obs)
+                    self._check_first_obs(obs, ended)
+        return out
+
+    def pop_episodes(self) -> list[Episode]:
+        """See `VectorEnv.pop_episodes`."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def close(self) -> None:
+        """See `VectorEnv.close`."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._envs.close()
+
+    def _mark_resets(self, out: StepArrays) -> None:
+        """Next-step mode: this call was spent on the reset of those that ended in the last one."""
+        rows = self._resetting
+        out.valid[rows] = False
+        out.reward[rows] = 0.0
+        out.terminated[rows] = False
+        out.truncated[rows] = False
+        self._begin_episodes(rows)
+        self._check_first_obs(out.obs, rows)
+        self._resetting = np.zeros(self.num_envs, np.bool_)
+
+    def _write_final(self, info: Any, ended: Array, next_obs: Array) -> None:
+        """Same-step mode: the true successors, which the reset has pushed into `info`."""
+        final_obs = info.get("final_obs") if isinstance(info, dict) else None
+        if final_obs is None:
+            raise self._failure(
+                "in same-step mode `info` must have `final_obs` where an episode ends, got "
+                f"{sorted(info) if isinstance(info, dict) else describe_value(info)}: keep it in "
+                "the wrappers, or make the vector environment with another autoreset mode"
+            )
+        for i in np.flatnonzero(ended):
+            self._write(final_obs[i], next_obs[i])
+
+    def _reset_masked(self, ended: Array, obs: Array) -> None:
+        seeds = None
+        if self._takes_seeds:
+            seeds = [self._episode_seed(i) if ended[i] else None for i in range(self.num_envs)]
+        result = self._call_reset(seed=seeds, options={"reset_mask": ended.copy()})
+        first = np.empty_like(obs)
+        self._write(result, first)
+        obs[ended] = first[ended]
+
+    def _reset_all(self) -> Any:
+        if self._is_envpool:  # seeded when it was made
+            return self._call_reset()
+        if self._takes_seeds:
+            return self._call_reset(seed=[self._episode_seed(i) for i in range(self.num_envs)])
+        return self._call_reset(seed=self._episode_seed(0))
+
+    def _call_reset(self, **arguments: Any) -> Any:
+        try:
+            result = self._envs.reset(**arguments)
+        except Exception as error:
+            raise self._failure(f"`reset` raised {describe_exception(error)}") from error
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            raise self._failure(
+                f"`reset` must return (obs, info), got {describe_value(result)}: return both, as "
+                "Gymnasium's interface says"
+            )
+        return result[0]
+
+    def _episode_seed(self, i: int) -> int:
+        return episode_seed(self._seed, self._first_env + i, self._episode[i], self._stream)
+
+    def _begin_episodes(self, rows: Array) -> None:
+        self._returns[rows] = 0.0
+        self._lengths[rows] = 0
+        for i in np.flatnonzero(rows):
+            self._episode[i] += 1
+
+    def _end_episodes(self, ended: Array) -> None:
+        for i in np.flatnonzero(ended).tolist():
+            self._finished.append(
+                Episode(
+                    env=self._first_env + i,
+                    episode=self._episode[i],
+                    undiscounted_return=float(self._returns[i]),
+                    length=int(self._lengths[i]),
+                )
+            )
+
+    def _write(self, observations: Any, out: Array) -> None:
+        try:
+            self._encoder.write(observations, out)
+        except MismatchError as error:
+            raise self._failure(str(error)) from None
+
+    def _checked(self, name: str, values: Any) -> Array:
+        array = np.asarray(values)
+        if array.shape != (self.num_envs,) or array.dtype.kind not in "fiub":
+            raise self._failure(
+                f"the {name} must be {self.num_envs} numbers, got {describe_value(array)}: return "
+                "one for each environment"
+            )
+        return array
+
+    def _check_first_obs(self, obs: Array, rows: Array) -> None:
+        if non_finite(obs[rows]) is None:
+            return
+        for i in np.flatnonzero(rows).tolist():
+            problem = non_finite(obs[i])
+            if problem is not None:
+                raise failure(
+                    self._env_id, problem, env=self._first_env + i, episode=self._episode[i]
+                )
+
+    def _failure(self, problem: str) -> EnvironmentFailure:
+        """A failure of the whole call: which of the environments it was is for its cause to say."""
+        last_env = self._first_env + self.num_envs - 1
+        return failure(
+            f"{self._env_id}, environments {self._first_env} … {last_env}, "
+            f"vector step {self._num_steps}",
+            problem,
+        )
+
+
+def _is_envpool(envs: Any) -> bool:
+    return any(base.__module__.partition(".")[0] == "envpool" for base in type(envs).__mro__)
+
+
+def _check_synchronous(envs: Any, env_id: str) -> None:
+    batch_size = envs.config["batch_size"]
+    if batch_size != envs.num_envs:
+        raise ConfigError(
+            f"{env_id}: EnvPool must step all of its {envs.num_envs} environments at once, got "
+            f"batch_size {batch_size}: leave `batch_size` out"
+        )
+
+
+def _autoreset(envs: Any, env_id: str) -> Autoreset:
+    mode = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
+    if mode is None:  # before Gymnasium 1.1 there was no other
+        return "next_step"
+    name = str(getattr(mode, "value", mode)).lower().replace("_", "")
+    modes: dict[str, Autoreset] = {
+        "nextstep": "next_step",
+        "samestep": "same_step",
+        "disabled": "masked",
+    }
+    if name not in modes:
+        raise ConfigError(
+            f"{env_id}: `metadata['autoreset_mode']` must be one of "
+            f"gymnasium.vector.AutoresetMode, got {mode!r}"
+        )
+    return modes[name]

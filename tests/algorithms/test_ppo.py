@@ -1,0 +1,255 @@
+import json
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.algorithms import ppo
+from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError, UnknownNameError
+from hotloop.learner import AdamState, ParameterLayout
+from hotloop.policies import ActorCritic
+from hotloop.runs import RunDirectory
+from tests import toy_envs
+from tests.policies.test_policies import BOX, DISCRETE, obs_spec
+from tests.reference import ppo as reference
+
+SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "update_epochs": 4}
+
+
+def params_of(result):
+    return RunDirectory.open(result.run_dir).load_policy()[1].params
+
+
+def train(tmp_path, env=None, name="run", on_report=None, **options):
+    config = ppo.Config(run_dir=str(tmp_path / name), **{**SMALL, **options})
+    return ppo.train(config, env=env, on_report=on_report)
+
+
+# --- the update ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action_spec", [DISCRETE, BOX])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clip_value_loss": True, "entropy_coef": 0.1, "max_grad_norm": 0.05},
+        {"target_kl": 0.001, "learning_rate": 0.01},
+    ],
+)
+def test_update_is_the_usual_one(action_spec, options):
+    """100 minibatches, beside modules and torch's own Adam."""
+    config = ppo.Config(**{**SMALL, "update_epochs": 50, **options})
+    network = ActorCritic(obs_spec=obs_spec(4), action_spec=action_spec, hidden_sizes=(16, 16))
+    params = network.initial_parameters(0)
+    rng = np.random.default_rng(0)
+    peer = reference.Networks(network, params)
+    size = config.batch_size
+    obs = torch.from_numpy(rng.standard_normal((size, 4)).astype(np.float32))
+    with torch.no_grad():
+        torch.manual_seed(0)
+        distribution = peer.distribution(obs)
+        action = distribution.sample()
+        value = peer.value(obs)[:, 0]
+        advantages = torch.randn(size)
+        batch = ppo.Batch(
+            obs, action, distribution.log_prob(action), value, advantages, advantages + value
+        )
+
+    layout = ParameterLayout(network.parameter_shapes())
+    flat = layout.pack(params)
+    state = ppo.State(flat, AdamState.zeros(flat), torch.tensor(True))
+    step = partial(ppo.update, network=network, layout=layout, config=config)
+    rate = torch.tensor(config.learning_rate)
+    metrics = ppo._learn(state, batch, rate, step, config, np.random.default_rng(7))
+
+    orders_rng = np.random.default_rng(7)
+    orders = [torch.from_numpy(orders_rng.permutation(size)) for _ in range(config.update_epochs)]
+    optimizer = torch.optim.Adam(peer.parameters(), lr=config.learning_rate, eps=1e-5)
+    steps = reference.learn(peer, optimizer, batch, orders, config)
+
+    assert state.adam.step.item() == steps
+    assert steps == 100 if config.target_kl is None else 0 < steps < 100
+    assert np.isfinite(metrics).all()
+    ours = layout.to_numpy(state.params)
+    for name, theirs in peer.numpy().items():
+        np.testing.assert_allclose(ours[name], theirs, rtol=2e-3, atol=2e-5, err_msg=name)
+        if "policy" in name:
+            assert not np.array_equal(ours[name], params[name])
+
+
+def test_explained_variance_literal():
+    returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    residual = torch.tensor([0.5, -0.5, 0.5, -0.5])
+    batch = ppo.Batch(returns, returns, returns, returns - residual, residual, returns)
+    assert ppo.explained_variance(batch) == pytest.approx(1 - (1 / 3) / (5 / 3))
+    flat = ppo.Batch(returns, returns, returns, returns, residual, torch.ones(4))
+    assert math.isnan(ppo.explained_variance(flat))
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "best"),
+    [
+        (toy_envs.ChooseTheSign, 1.0),
+        (toy_envs.MultiSign, 2.0),
+        (toy_envs.ReachTheTarget, 0.0),
+    ],
+)
+def test_learns_each_kind_of_action(tmp_path, env, best):
+    result = train(tmp_path, env, total_timesteps=8_000, learning_rate=3e-3, update_epochs=10)
+    assert result.status == "finished"
+    assert result.mean_return > best - 0.15
+    single = env()
+    returns = []
+    for seed in range(50):
+        obs, _ = single.reset(seed=seed)
+        returns.append(single.step(result.policy.act(obs))[1])
+    assert np.mean(returns) > best - 0.02
+
+
+def test_one_seed_one_run(tmp_path):
+    options = {"env_id": "CartPole-v1", "total_timesteps": 1500}
+    first = params_of(train(tmp_path, name="a", seed=5, **options))
+    again = params_of(train(tmp_path, name="b", seed=5, **options))
+    other = params_of(train(tmp_path, name="c", seed=6, **options))
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+    assert not np.array_equal(first["policy.0.weight"], other["policy.0.weight"])
+
+
+def test_the_run_directory_tells_the_run(tmp_path):
+    reports = []
+    result = train(tmp_path, env_id="CartPole-v1", total_timesteps=1000, on_report=reports.append)
+    assert result.timesteps == 1024  # whole iterations of 128
+    run = RunDirectory.open(result.run_dir)
+    assert run.config["config"]["total_timesteps"] == 1000
+    lines = run.metrics()
+    assert [line["timesteps"] for line in lines] == list(range(128, 1025, 128))
+    rates = [line["learning_rate"] for line in lines]
+    np.testing.assert_allclose(rates, [1e-3 * (1 - 0.128 * k) for k in range(8)], rtol=1e-5)
+    assert set(ppo.METRICS) < set(lines[0])
+    assert sum(len(line["episode_returns"]) for line in lines) == reports[-1].num_episodes > 10
+    assert [report.timesteps for report in reports] == list(range(0, 1025, 128))
+    assert reports[-1].mean_return == pytest.approx(result.mean_return)
+    _, snapshot, state = run.load_policy()
+    assert state["timesteps"] == 1024
+    assert snapshot.version == 8
+    obs = np.array([[0.01, -0.02, 0.03, 0.04]], np.float32)
+    np.testing.assert_array_equal(result.policy.network.obs_spec.shape, (4,))
+    assert result.policy.act(obs).shape == (1,)
+    assert len(list((run.path / "timing").iterdir())) == 1
+
+
+def test_on_report_stops(tmp_path):
+    result = train(
+        tmp_path,
+        env_id="CartPole-v1",
+        total_timesteps=10_000,
+        on_report=lambda report: report.timesteps >= 256,
+    )
+    assert result.status == "stopped"
+    assert result.timesteps == 256
+    assert RunDirectory.open(result.run_dir).load_policy()[2]["timesteps"] == 256
+
+
+def test_interrupt_keeps_what_was_learned(tmp_path):
+    kwargs = {"how": "interrupt", "at": 100}
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    run = RunDirectory.open(tmp_path / "run")
+    assert [line["timesteps"] for line in run.metrics()] == [128, 256, 384]
+    _, snapshot, state = run.load_policy()
+    assert snapshot.version == 3
+    assert state["timesteps"] == 384
+
+
+def test_a_failing_environment_keeps_what_was_learned(tmp_path):
+    kwargs = {"how": "nan_obs", "at": 70}
+    with pytest.raises(EnvironmentFailure, match="environment 0"):
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    assert RunDirectory.open(tmp_path / "run").load_policy()[1].version == 2
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    kwargs = {"how": "huge_reward", "at": 70}
+    with pytest.raises(NonFiniteError, match="losses of iteration 3 must be finite"):
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    params = RunDirectory.open(tmp_path / "run").load_policy()[1].params
+    assert all(np.isfinite(array).all() for array in params.values())
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"num_minibatches": 3},
+            r"must divide num_envs × num_steps = 8 × 128 = 1024, got 3: 2 does",
+        ),
+        ({"num_envs": 0}, "`num_envs` must be positive, got 0"),
+        ({"gamma": 1.5}, r"`gamma` must lie in \[0, 1\], got 1.5"),
+        ({"learning_rate": float("nan")}, "`learning_rate` must be positive, got nan"),
+        ({"entropy_coef": -1.0}, "`entropy_coef` must not be negative"),
+        ({"target_kl": 0.0}, "`target_kl` must be positive or None"),
+        ({"seed": -1}, "`seed` must lie in"),
+        ({"num_minibatches": 1024}, "have no standard deviation"),
+    ],
+)
+def test_inconsistent_configurations(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ppo.Config(**options)
+
+
+def test_nothing_is_written_before_a_bad_environment_is_found(tmp_path):
+    with pytest.raises(UnknownNameError, match="CartPole-v1"):
+        train(tmp_path, env_id="CartPol-v1")
+    assert not (tmp_path / "run").exists()
+
+
+def test_configurations_are_json(tmp_path):
+    result = train(tmp_path, toy_envs.ChooseTheSign, total_timesteps=128)
+    saved = json.loads((result.run_dir / "config.json").read_text())
+    assert saved["env_id"] == "ChooseTheSign"
+    assert saved["config"]["hidden_sizes"] == [64, 64]
+
+
+# --- whole trainings -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_cartpole_is_solved(tmp_path, seed):
+    from hotloop.envs import make_vec
+    from hotloop.rollouts.evaluation import evaluate
+
+    config = ppo.Config(seed=seed, run_dir=str(tmp_path / "run"), total_timesteps=200_000)
+    policy = ppo.train(config).policy
+    envs = make_vec("CartPole-v1", 10, seed=seed, stream="evaluation")
+    returns = [e.undiscounted_return for e in evaluate(envs, policy, num_episodes=100)]
+    assert np.mean(returns) >= 475
+
+
+@pytest.mark.slow
+def test_pendulum_learns(tmp_path):
+    config = ppo.Config(
+        env_id="Pendulum-v1",
+        run_dir=str(tmp_path / "run"),
+        total_timesteps=200_000,
+        gamma=0.95,
+    )
+    first = []
+
+    def note(report):
+        if report.num_episodes >= 100 and not first:
+            first.append(report.mean_return)
+
+    result = ppo.train(config, on_report=note)
+    assert first[0] < -900
+    assert result.mean_return > -500

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotloop import gae
+from hotloop.errors import ShapeError
+from tests.reference import advantages as reference
+
+
+def column(*values, dtype=np.float32):
+    return np.array(values, dtype)[:, None]
+
+
+NEVER = column(False, False, False, dtype=bool)
+MIDDLE = column(False, True, False, dtype=bool)
+STEPS = {
+    "reward": column(1.0, 2.0, 3.0),
+    "value": column(0.5, 1.0, 1.5),
+    "gamma": 0.9,
+    "gae_lambda": 0.5,
+}
+
+
+def test_literal_without_an_end():
+    # δ = 1.4, 2.35, 3.3; γλ = 0.45.
+    got = gae(next_value=column(1.0, 1.5, 2.0), terminated=NEVER, truncated=NEVER, **STEPS)
+    np.testing.assert_allclose(got[:, 0], [3.12575, 3.835, 3.3], rtol=1e-6)
+    assert got.dtype == np.float32
+
+
+def test_literal_with_termination():
+    # δ₁ = 2 − 1: nothing follows, whatever next_value says.
+    got = gae(next_value=column(1.0, 77.0, 2.0), terminated=MIDDLE, truncated=NEVER, **STEPS)
+    np.testing.assert_allclose(got[:, 0], [1.85, 1.0, 3.3], rtol=1e-6)
+
+
+def test_literal_with_truncation():
+    # δ₁ = 2 + 0.9 · 4 − 1: bootstrapped from the true successor, but the recursion ends.
+    got = gae(next_value=column(1.0, 4.0, 2.0), terminated=NEVER, truncated=MIDDLE, **STEPS)
+    np.testing.assert_allclose(got[:, 0], [3.47, 4.6, 3.3], rtol=1e-6)
+
+
+def test_both_flags_count_as_termination():
+    both = gae(next_value=column(1.0, 4.0, 2.0), terminated=MIDDLE, truncated=MIDDLE, **STEPS)
+    alone = gae(next_value=column(1.0, 4.0, 2.0), terminated=MIDDLE, truncated=NEVER, **STEPS)
+    np.testing.assert_array_equal(both, alone)
+
+
+@given(
+    num_steps=st.integers(1, 12),
+    num_envs=st.integers(1, 3),
+    gamma=st.floats(0, 1),
+    gae_lambda=st.floats(0, 1),
+    seed=st.integers(0, 2**31),
+)
+def test_equals_the_sum_that_defines_it(num_steps, num_envs, gamma, gae_lambda, seed):
+    rng = np.random.default_rng(seed)
+    shape = (num_steps, num_envs)
+    reward, value, next_value = rng.standard_normal((3, *shape)).astype(np.float32)
+    terminated, truncated = rng.random((2, *shape)) < 0.2
+    arguments = (reward, value, next_value, terminated, truncated)
+    got = gae(*arguments, gamma=gamma, gae_lambda=gae_lambda)
+    want = reference.gae(*arguments, gamma=gamma, gae_lambda=gae_lambda)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_shapes_must_agree():
+    with pytest.raises(ShapeError, match=r"`value` must have the shape of `reward`, \(3, 1\)"):
+        gae(
+            **{**STEPS, "value": STEPS["value"].T},
+            next_value=NEVER,
+            terminated=NEVER,
+            truncated=NEVER,
+        )
+    flat = np.zeros(3, np.float32)
+    with pytest.raises(ShapeError, match="time-major"):
+        gae(flat, flat, flat, flat > 0, flat > 0, gamma=0.9, gae_lambda=0.9)

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from hotloop.ops import counter_normal, counter_uniform
+from hotloop.ops.noise import philox_4x32
+from tests.reference import philox as reference
+
+# Known answers published with the generator (Random123, kat_vectors, philox4x32 10).
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    (
+        (0xFFFFFFFF,) * 4,
+        (0xFFFFFFFF,) * 2,
+        (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
+    ),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "want"), KNOWN)
+def test_known_answers(counter, key, want):
+    words = tuple(np.array([c], np.uint64) for c in counter)
+    assert tuple(philox_4x32(words, key)[0].tolist()) == want
+    assert reference.philox_4x32(counter, key) == want
+
+
+def test_uniform_is_the_reference_word_by_word():
+    got = counter_uniform(
+        (5 << 32) + 7, first_step=2**32 + 3, num_steps=2, num_envs=2, size=6, first_env=4, stream=9
+    )
+    for t in range(2):
+        for n in range(2):
+            for i in range(6):
+                counter = (3 + t, 1 ^ 9, 4 + n, i // 4)
+                word = reference.philox_4x32(counter, (7, 5))[i % 4]
+                assert got[t, n, i] == (word + 0.5) * 2.0**-32
+
+
+@pytest.mark.parametrize("draw", [counter_uniform, counter_normal])
+def test_noise_depends_on_step_and_environment_alone(draw):
+    whole = draw(3, first_step=0, num_steps=10, num_envs=6, size=5)
+    part = draw(3, first_step=4, num_steps=3, num_envs=2, size=5, first_env=3)
+    np.testing.assert_array_equal(whole[4:7, 3:5], part)
+    assert not np.array_equal(whole, draw(4, first_step=0, num_steps=10, num_envs=6, size=5))
+    other = draw(3, first_step=0, num_steps=10, num_envs=6, size=5, stream=1)
+    assert not np.intersect1d(whole, other).size
+
+
+def test_normal_has_the_law_of_a_normal():
+    x = counter_normal(0, first_step=0, num_steps=1000, num_envs=20, size=3).astype(np.float64)
+    assert x.dtype == np.float64
+    assert abs(x.mean()) < 4 / np.sqrt(x.size)
+    assert abs(x.var() - 1) < 4 * np.sqrt(2 / x.size)
+    assert abs((x**4).mean() - 3) < 4 * np.sqrt(96 / x.size)
+    correlation = np.corrcoef(x.reshape(-1, 3).T) - np.eye(3)
+    assert np.abs(correlation).max() < 5 / np.sqrt(20_000)
+
+
+def test_uniform_never_touches_its_bounds():
+    x = counter_uniform(0, first_step=0, num_steps=100, num_envs=100, size=8)
+    assert 0 < x.min() < 1e-4
+    assert 1 - 1e-4 < x.max() < 1

@@ -1,0 +1,163 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
+from hotloop.errors import CheckpointError, ConfigError, ShapeError, SpaceError
+from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot, networks
+
+
+def obs_spec(*shape, dtype="float32"):
+    field = ObsField(name="", start=0, stop=math.prod(shape), shape=shape, encoding="box")
+    return ObsSpec(shape=shape, dtype=dtype, layout=(field,))
+
+
+DISCRETE = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=3, start=5)
+MULTI = ActionSpec(kind="multi_discrete", shape=(2,), dtype="int64", nvec=(2, 3), starts=(0, 10))
+BOX = ActionSpec(
+    kind="box", shape=(2,), dtype="float32", low=(-0.1, -math.inf), high=(0.1, math.inf)
+)
+SPECS = {"discrete": DISCRETE, "multi_discrete": MULTI, "box": BOX}
+
+
+def random_policy(action_spec, *, activation="tanh", hidden_sizes=(16, 8), shape=(4,)):
+    network = ActorCritic(
+        obs_spec=obs_spec(*shape),
+        action_spec=action_spec,
+        hidden_sizes=hidden_sizes,
+        activation=activation,
+    )
+    rng = np.random.default_rng(0)
+    params = {
+        name: (0.5 * rng.standard_normal(s)).astype(np.float32)
+        for name, s in network.parameter_shapes().items()
+    }
+    return network, params, ActingPolicy(network, PolicySnapshot(version=3, params=params))
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden_sizes", [(), (16,), (16, 8, 4)])
+def test_torch_and_torch_free_agree(kind, activation, hidden_sizes):
+    network, params, policy = random_policy(
+        SPECS[kind], activation=activation, hidden_sizes=hidden_sizes, shape=(2, 3)
+    )
+    tensors = {name: torch.from_numpy(array) for name, array in params.items()}
+    obs = np.random.default_rng(1).standard_normal((5, 7, 2, 3)).astype(np.float32)
+    noise = policy.draw_noise(0, first_step=0, num_steps=5, num_envs=7)
+    head = np.empty((5, 7, network.head_size), np.float32)
+    action = np.empty((5, 7, *network.action_spec.shape), network.action_spec.dtype)
+    for t in range(5):
+        policy.head(obs[t], out=head[t])
+        policy.choose(head[t], noise[t], action[t])
+    log_prob = policy.log_prob(head, noise, action)
+
+    flat = torch.from_numpy(obs.reshape(35, 2, 3))
+    torch_head, torch_value = networks.forward(network, tensors, flat)
+    flat_action = torch.from_numpy(action.reshape(35, *action.shape[2:]))
+    torch_log_prob, _ = networks.log_prob_and_entropy(network, tensors, torch_head, flat_action)
+    tolerance = {"rtol": 1e-4, "atol": 1e-5}
+    np.testing.assert_allclose(head.reshape(35, -1), torch_head, **tolerance)
+    np.testing.assert_allclose(log_prob.reshape(35), torch_log_prob, **tolerance)
+    np.testing.assert_allclose(policy.value(obs.reshape(35, 2, 3)), torch_value, **tolerance)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
+def test_actions_are_drawn_from_the_softmax(kind):
+    network, _, policy = random_policy(SPECS[kind])
+    obs = np.random.default_rng(2).standard_normal((1, 4)).astype(np.float32)
+    head = policy.head(obs)
+    noise = policy.draw_noise(7, first_step=0, num_steps=1, num_envs=40_000)[0]
+    action = np.empty((40_000, *network.action_spec.shape), np.int64)
+    policy.choose(np.repeat(head, 40_000, axis=0), noise, action)
+    segments = [(0, 3)] if kind == "discrete" else [(0, 2), (2, 5)]
+    for k, (start, stop) in enumerate(segments):
+        logits = head[0, start:stop].astype(np.float64)
+        probs = np.exp(logits) / np.exp(logits).sum()
+        column = action if kind == "discrete" else action[:, k]
+        drawn = np.bincount(column, minlength=stop - start) / 40_000
+        np.testing.assert_allclose(drawn, probs, atol=4 * 0.5 / math.sqrt(40_000))
+
+
+def test_gaussian_actions_have_the_policys_mean_and_spread():
+    _, params, policy = random_policy(BOX)
+    obs = np.repeat(np.random.default_rng(2).standard_normal((1, 4)), 40_000, axis=0)
+    head = policy.head(obs.astype(np.float32))
+    noise = policy.draw_noise(7, first_step=0, num_steps=1, num_envs=40_000)[0]
+    action = np.empty((40_000, 2), np.float32)
+    policy.choose(head, noise, action)
+    std = np.exp(params["policy.log_std"])
+    np.testing.assert_allclose(action.mean(0), head[0], atol=4 * std.max() / 200)
+    np.testing.assert_allclose(action.std(0), std, rtol=0.02)
+
+
+def test_act_gives_what_the_environment_takes():
+    obs = np.random.default_rng(3).standard_normal((6, 4)).astype(np.float32)
+    _, _, policy = random_policy(DISCRETE)
+    assert set(policy.act(obs).tolist()) <= {5, 6, 7}
+    np.testing.assert_array_equal(policy.act(obs), 5 + policy.head(obs).argmax(1))
+    assert policy.act(obs[0]) == policy.act(obs)[0]
+    drawn = {int(policy.act(obs[0], deterministic=False)) for _ in range(200)}
+    assert len(drawn) > 1
+
+    _, _, policy = random_policy(MULTI)
+    assert (policy.act(obs)[:, 1] >= 10).all()
+
+    _, _, policy = random_policy(BOX)
+    action = policy.act(10 * obs)
+    assert action.shape == (6, 2)
+    assert np.abs(action[:, 0]).max() == np.float32(0.1)
+    assert np.abs(action[:, 1]).max() > 0.1
+
+
+def test_act_wants_one_observation_or_a_batch():
+    _, _, policy = random_policy(DISCRETE)
+    with pytest.raises(ShapeError, match=r"\(4\) or \(B, 4\), got \(5,\)|got \(5,\)"):
+        policy.act(np.zeros(5, np.float32))
+
+
+def test_initial_parameters():
+    network = ActorCritic(obs_spec=obs_spec(4), action_spec=BOX, hidden_sizes=(64, 64))
+    params = network.initial_parameters(1)
+    assert {name: p.shape for name, p in params.items()} == network.parameter_shapes()
+    assert all(p.dtype == np.float32 for p in params.values())
+    for name, gain, size in (
+        ("policy.0.weight", math.sqrt(2), 4),
+        ("policy.1.weight", math.sqrt(2), 64),
+        ("policy.2.weight", 0.01, 2),
+        ("value.2.weight", 1.0, 1),
+    ):
+        weight = params[name] / gain
+        gram = weight @ weight.T if len(weight) == size else weight.T @ weight
+        np.testing.assert_allclose(gram, np.eye(size), atol=1e-5)
+    assert not params["policy.0.bias"].any()
+    assert not params["policy.log_std"].any()
+    again = network.initial_parameters(1)
+    assert all(np.array_equal(params[name], again[name]) for name in params)
+    other = network.initial_parameters(2)
+    assert not np.array_equal(params["policy.0.weight"], other["policy.0.weight"])
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_json_round_trip(kind):
+    network = ActorCritic(obs_spec=obs_spec(2, 3), action_spec=SPECS[kind], hidden_sizes=(5,))
+    assert ActorCritic.from_json(json.loads(json.dumps(network.to_json()))) == network
+
+
+def test_parameters_of_another_network_are_refused():
+    _network, params, policy = random_policy(DISCRETE)
+    del params["value.0.bias"]
+    with pytest.raises(CheckpointError, match=r"`value.0.bias` must have shape \(16,\), got None"):
+        policy.load(PolicySnapshot(version=0, params=params))
+
+
+def test_what_has_no_policy_yet_is_said():
+    with pytest.raises(SpaceError, match="convolutional"):
+        ActorCritic(obs_spec=obs_spec(84, 84, 4, dtype="uint8"), action_spec=DISCRETE)
+    with pytest.raises(ConfigError, match="activation"):
+        ActorCritic(obs_spec=obs_spec(4), action_spec=DISCRETE, activation="gelu")
+    with pytest.raises(ConfigError, match="hidden_sizes"):
+        ActorCritic(obs_spec=obs_spec(4), action_spec=DISCRETE, hidden_sizes=(0,))

@@ -1,0 +1,82 @@
+"""PPO's update written the usual way: modules, a torch optimizer, one minibatch after another."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Networks(nn.Module):
+    """Two perceptrons with the parameters of an `ActorCritic`."""
+
+    def __init__(self, network, params):
+        super().__init__()
+        self.policy = self._perceptron(network, params, "policy")
+        self.value = self._perceptron(network, params, "value")
+        self.log_std = None
+        if network.is_continuous:
+            self.log_std = nn.Parameter(torch.from_numpy(params["policy.log_std"].copy()))
+
+    @staticmethod
+    def _perceptron(network, params, name):
+        layers = []
+        for k in range(network.num_layers):
+            weight = torch.from_numpy(params[f"{name}.{k}.weight"].T.copy())
+            linear = nn.Linear(weight.shape[1], weight.shape[0])
+            linear.weight.data = weight
+            linear.bias.data = torch.from_numpy(params[f"{name}.{k}.bias"].copy())
+            layers += [linear, nn.Tanh()]
+        return nn.Sequential(*layers[:-1])
+
+    def distribution(self, obs):
+        head = self.policy(obs)
+        if self.log_std is not None:
+            normal = torch.distributions.Normal(head, self.log_std.exp())
+            return torch.distributions.Independent(normal, 1)
+        return torch.distributions.Categorical(logits=head)
+
+    def numpy(self):
+        """Parameters by the names of an `ActorCritic`."""
+        named = {}
+        for name, net in (("policy", self.policy), ("value", self.value)):
+            linears = [layer for layer in net if isinstance(layer, nn.Linear)]
+            for k, linear in enumerate(linears):
+                named[f"{name}.{k}.weight"] = linear.weight.detach().T.numpy()
+                named[f"{name}.{k}.bias"] = linear.bias.detach().numpy()
+        if self.log_std is not None:
+            named["policy.log_std"] = self.log_std.detach().numpy()
+        return named
+
+
+def learn(networks, optimizer, batch, orders, config):
+    """All epochs on one fragment; gives how many minibatches were stepped on."""
+    steps = 0
+    for order in orders:
+        for start in range(0, config.batch_size, config.minibatch_size):
+            rows = order[start : start + config.minibatch_size]
+            obs, action, old_log_prob, old_value, advantages, returns = (x[rows] for x in batch)
+            distribution = networks.distribution(obs)
+            log_ratio = distribution.log_prob(action) - old_log_prob
+            ratio = log_ratio.exp()
+            kl = ((ratio - 1) - log_ratio).mean().item()
+            if config.target_kl is not None and kl > 1.5 * config.target_kl:
+                return steps
+            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+            low, high = 1 - config.clip_range, 1 + config.clip_range
+            surrogate = torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
+            value = networks.value(obs)[:, 0]
+            squared = (value - returns) ** 2
+            if config.clip_value_loss:
+                change = (value - old_value).clamp(-config.clip_range, config.clip_range)
+                squared = torch.max(squared, (old_value + change - returns) ** 2)
+            loss = (
+                -surrogate.mean()
+                + config.value_coef * squared.mean()
+                - config.entropy_coef * distribution.entropy().mean()
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(networks.parameters(), config.max_grad_norm)
+            optimizer.step()
+            steps += 1
+    return steps

@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+
+from hotloop import gae
+from hotloop.envs import make_vec
+from hotloop.errors import EnvironmentFailure
+from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot
+from hotloop.rollouts import InlineRollout
+from hotloop.rollouts.evaluation import evaluate
+from hotloop.rollouts.inline import flatten_valid
+from hotloop.types import Fragment
+from tests import toy_envs
+
+
+def make_rollout(env, num_envs=3, num_steps=25, seed=0, value=None, **env_kwargs):
+    envs = make_vec(env, num_envs, seed=seed, env_kwargs=env_kwargs)
+    network = ActorCritic(obs_spec=envs.obs_spec, action_spec=envs.action_spec, hidden_sizes=(8,))
+    params = network.initial_parameters(seed)
+    if value is not None:  # a critic that says `value` of everything
+        params["value.1.weight"][:] = 0.0
+        params["value.1.bias"][:] = value
+    policy = ActingPolicy(network, PolicySnapshot(version=0, params=params))
+    return InlineRollout(envs, policy, num_steps=num_steps, seed=seed)
+
+
+def advantages_of(fragment):
+    return gae(
+        fragment.reward,
+        fragment.value,
+        fragment.next_value,
+        fragment.terminated,
+        fragment.truncated,
+        gamma=0.99,
+        gae_lambda=0.95,
+    )
+
+
+def test_a_right_critic_leaves_no_advantage_across_truncations():
+    # V = 1 / (1 − 0.99) = 100 is exact when truncation is no end; fragments cut episodes too.
+    rollout = make_rollout(toy_envs.ConstantReward, value=100.0)
+    for _ in range(3):
+        fragment = rollout.collect()
+        assert fragment.truncated.any()
+        np.testing.assert_allclose(advantages_of(fragment), 0.0, atol=1e-3)
+    rollout.close()
+
+
+def test_termination_takes_the_bootstrap_away():
+    rollout = make_rollout(toy_envs.ConstantReward, value=100.0, ending="terminated")
+    fragment = rollout.collect()
+    advantages = advantages_of(fragment)
+    assert fragment.terminated[9].all()
+    np.testing.assert_allclose(advantages[fragment.terminated], -99.0, rtol=1e-5)
+    assert (fragment.next_value[fragment.terminated] == 0).all()
+    rollout.close()
+
+
+def test_fragments_join_without_a_seam():
+    whole = make_rollout("CartPole-v1", num_steps=90)
+    parts = make_rollout("CartPole-v1", num_steps=30)
+    long = whole.collect()
+    for k in range(3):
+        short = parts.collect()
+        window = slice(30 * k, 30 * (k + 1))
+        for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(long, name)[window], getattr(short, name))
+        # Values of a batch of another size differ in their last bits.
+        for name in ("value", "next_value", "log_prob"):
+            np.testing.assert_allclose(
+                getattr(long, name)[window], getattr(short, name), rtol=1e-5, atol=1e-6
+            )
+    assert long.terminated.any()
+    np.testing.assert_array_equal(long.last_obs, short.last_obs)
+    assert len(whole.pop_episodes()) == len(parts.pop_episodes()) > 0
+
+
+def test_next_obs_is_the_true_successor():
+    rollout = make_rollout(toy_envs.ConstantReward)
+    fragment = rollout.collect()
+    # The observation is the step's number over the length: 0 only after a reset.
+    assert (fragment.next_obs[fragment.truncated] == 1.0).all()
+    following = np.concatenate([fragment.obs[1:], fragment.last_obs[None]])
+    assert (following[fragment.truncated] == 0.0).all()
+    ongoing = ~fragment.truncated
+    np.testing.assert_array_equal(following[ongoing], fragment.next_obs[ongoing])
+    # What is bootstrapped from at a truncation is the value of the true successor.
+    want = rollout.policy.value(fragment.next_obs[fragment.truncated])
+    np.testing.assert_allclose(fragment.next_value[fragment.truncated], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raises", "the simulator diverged"),
+        ("nan_obs", "nan"),
+        ("nan_reward", "nan"),
+        ("shape", r"\(3,\)"),
+    ],
+)
+def test_misbehaving_environments_are_named(how, message):
+    rollout = make_rollout(toy_envs.Misbehaves, how=how, at=27)
+    rollout.collect()
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
+        rollout.collect()
+    assert "environment 0" in str(caught.value)
+
+
+def test_rows_that_are_no_transitions_are_left_out():
+    fragment = Fragment.allocate(
+        4, 2, obs_shape=(1,), obs_dtype="float32", action_shape=(), action_dtype="int64"
+    )
+    fragment.action[...] = np.arange(8).reshape(4, 2)
+    advantages = np.arange(8, dtype=np.float32).reshape(4, 2)
+    rng = np.random.default_rng(0)
+    assert flatten_valid(fragment, advantages, rng)["action"].tolist() == list(range(8))
+    fragment.valid[1, 0] = fragment.valid[3, 1] = False  # rows 2 and 7
+    flat = flatten_valid(fragment, advantages, rng)
+    kept = flat["action"].tolist()
+    assert len(kept) == 8
+    assert set(kept) == {0, 1, 3, 4, 5, 6}
+    assert kept[:2] == [0, 1]
+    np.testing.assert_array_equal(flat["advantages"], kept)
+    np.testing.assert_array_equal(flat["returns"], kept)
+
+
+def test_evaluation_plays_each_environments_share():
+    rollout = make_rollout("CartPole-v1", num_envs=2)
+    envs = make_vec("CartPole-v1", 3, seed=5, stream="evaluation")
+    episodes = evaluate(envs, rollout.policy, num_episodes=7)
+    assert [(e.env, e.episode) for e in episodes] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (2, 0),
+        (2, 1),
+    ]
+    alone = make_vec("CartPole-v1", 1, seed=5, stream="evaluation")
+    first = evaluate(alone, rollout.policy, num_episodes=3)
+    assert first == episodes[:3]

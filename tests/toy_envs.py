@@ -1,0 +1,108 @@
+"""Environments whose values are known in closed form, for tests of what learns from them."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class ConstantReward(gymnasium.Env):
+    """Reward 1 at every step, for ever; cut off after `length` steps, by truncation or termination.
+
+    With truncation the value is 1 / (1 − γ) everywhere, whatever `length` is.
+    """
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 10, ending: str = "truncated") -> None:
+        self.length = length
+        self.ending = ending
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        ended = self.count == self.length
+        obs = np.full(2, self.count / self.length, np.float32)
+        return (
+            obs,
+            1.0,
+            ended and self.ending == "terminated",
+            ended and self.ending != ("terminated"),
+            {},
+        )
+
+
+class ChooseTheSign(gymnasium.Env):
+    """One step: the return is 1 for the action that the observation's sign asks for, else 0."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.sign = 1.0 if self.np_random.random() < 0.5 else -1.0
+        return np.array([self.sign], np.float32), {}
+
+    def step(self, action):
+        reward = float(action == (self.sign > 0))
+        return np.array([self.sign], np.float32), reward, True, False, {}
+
+
+class ReachTheTarget(gymnasium.Env):
+    """One step, continuous: the reward is −(action − 0.5 · observation)², summed."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Box(-2.0, 2.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.target = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self.target, {}
+
+    def step(self, action):
+        reward = -float(np.square(action - 0.5 * self.target).sum())
+        return self.target, reward, True, False, {}
+
+
+class MultiSign(ChooseTheSign):
+    """`ChooseTheSign` with two components: the second is right when it is 2 of 0, 1, 2."""
+
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action[0])
+        return obs, reward + float(action[1] == 2), terminated, truncated, info
+
+
+class Misbehaves(ConstantReward):
+    """`ConstantReward` that goes wrong at step `at`, counted from the first episode's start."""
+
+    def __init__(self, how: str = "raises", at: int = 5, length: int = 10) -> None:
+        super().__init__(length)
+        self.how = how
+        self.at = at
+        self.total = 0
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.total += 1
+        if self.total == self.at:
+            if self.how == "raises":
+                raise RuntimeError("the simulator diverged")
+            if self.how == "interrupt":
+                raise KeyboardInterrupt
+            if self.how == "nan_obs":
+                obs[1] = np.nan
+            if self.how == "nan_reward":
+                reward = float("nan")
+            if self.how == "shape":
+                obs = np.zeros(3, np.float32)
+            if self.how == "huge_reward":
+                reward = 1e38
+        return obs, reward, terminated, truncated, info
