@@ -106,3 +106,9 @@ class Misbehaves(ConstantReward):
             if self.how == "huge_reward":
                 reward = 1e38
         return obs, reward, terminated, truncated, info
+
+
+class Text(ConstantReward):
+    """Observes what no policy here can."""
+
+    observation_space = spaces.Text(5)

@@ -1,0 +1,16 @@
+"""A run is a directory: configuration, metrics, timing, checkpoints, plots.
+
+runs/<env>__<algorithm>__<seed>__<time>/
+  config.json          what was asked for, and the versions it ran on
+  metrics.jsonl        one line an iteration
+  timing/              the recording of each process
+  checkpoints/last/    tensors.safetensors and state.json
+  learning_curve.png
+"""
+
+from __future__ import annotations
+
+from hotloop.runs.directory import RunDirectory
+from hotloop.runs.report import OnReport, Report, Result
+
+__all__ = ["OnReport", "Report", "Result", "RunDirectory"]

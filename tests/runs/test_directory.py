@@ -1,0 +1,140 @@
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+
+from hotloop.errors import CheckpointError, RunDirectoryError
+from hotloop.policies import ActorCritic, PolicySnapshot
+from hotloop.runs import RunDirectory
+from hotloop.runs.plots import episodes_of, learning_curve, running_mean
+from tests.policies.test_policies import BOX, obs_spec
+
+
+@dataclasses.dataclass
+class Config:
+    seed: int = 3
+
+
+def create(tmp_path, path=None):
+    return RunDirectory.create(
+        path, runs_dir=tmp_path, env_id="ALE/Pong v5", algorithm="ppo", seed=3, config=Config()
+    )
+
+
+def network_and_snapshot():
+    network = ActorCritic(obs_spec=obs_spec(4), action_spec=BOX, hidden_sizes=(5,))
+    return network, PolicySnapshot(version=7, params=network.initial_parameters(0))
+
+
+def test_names_never_collide_and_are_plain(tmp_path):
+    first, second = create(tmp_path), create(tmp_path)
+    assert first.path != second.path
+    assert first.path.parent == second.path.parent == tmp_path
+    assert first.path.name.startswith("ALE-Pong-v5__ppo__3__")
+    assert first.config["config"] == {"seed": 3}
+    assert first.config["versions"]["numpy"] == np.__version__
+
+
+def test_an_existing_directory_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("precious")
+    with pytest.raises(RunDirectoryError, match="it exists: give another --run-dir"):
+        create(tmp_path, tmp_path / "mine")
+    assert os.listdir(tmp_path / "mine") == ["file"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match="can't be made"):
+        create(tmp_path, tmp_path / "file" / "run")
+
+
+def test_open_wants_a_run(tmp_path):
+    create(tmp_path, tmp_path / "good_run")
+    with pytest.raises(RunDirectoryError, match=r"did you mean '.*good_run'"):
+        RunDirectory.open(tmp_path / "goodrun")
+    assert RunDirectory.open(tmp_path / "good_run").config["algorithm"] == "ppo"
+
+
+def test_metrics_survive_a_cut_last_line(tmp_path):
+    run = create(tmp_path)
+    run.log({"timesteps": 1, "loss": float("nan"), "episode_returns": [1.0, 2.0]})
+    run.log({"timesteps": 2, "loss": 0.5, "episode_returns": [4.0]})
+    with open(run.path / "metrics.jsonl", "a") as file:  # before close: every line is on disk
+        file.write('{"timesteps": 3, "episode_ret')
+    assert run.metrics() == [
+        {"timesteps": 1, "loss": None, "episode_returns": [1.0, 2.0]},
+        {"timesteps": 2, "loss": 0.5, "episode_returns": [4.0]},
+    ]
+    steps, returns = episodes_of(run)
+    assert steps.tolist() == [1, 1, 2]
+    assert returns.tolist() == [1.0, 2.0, 4.0]
+    run.close()
+
+
+def test_running_mean_literal():
+    got = running_mean(np.array([1.0, 2.0, 6.0, 1.0]), window=2)
+    np.testing.assert_allclose(got, [1.0, 1.5, 4.0, 3.5])
+
+
+@pytest.mark.parametrize("num_episodes", [0, 3])
+def test_learning_curve_is_a_picture(tmp_path, num_episodes):
+    run = create(tmp_path)
+    run.log({"timesteps": 1, "episode_returns": [1.0] * num_episodes})
+    path = learning_curve(run)
+    assert path == run.path / "learning_curve.png"
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_checkpoint_round_trip(tmp_path):
+    run = create(tmp_path)
+    network, snapshot = network_and_snapshot()
+    run.save_policy("last", network, snapshot, {"timesteps": 128})
+    got_network, got, state = RunDirectory.open(run.path).load_policy("last")
+    assert got_network == network
+    assert got.version == 7
+    assert state["timesteps"] == 128
+    for name, array in snapshot.params.items():
+        np.testing.assert_array_equal(got.params[name], array)
+    assert os.listdir(run.path / "checkpoints") == ["last"]
+
+
+def test_a_failed_write_keeps_the_checkpoint_before(tmp_path, monkeypatch):
+    run = create(tmp_path)
+    network, snapshot = network_and_snapshot()
+    run.save_policy("last", network, snapshot, {"timesteps": 1})
+
+    def full_disk(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full_disk)
+    with pytest.raises(RunDirectoryError, match=r"No space left on device.*one before is kept"):
+        run.save_policy("last", network, snapshot, {"timesteps": 2})
+    assert run.load_policy("last")[2]["timesteps"] == 1
+    assert os.listdir(run.path / "checkpoints") == ["last"]
+
+
+def test_damaged_checkpoints_are_refused(tmp_path):
+    run = create(tmp_path)
+    network, snapshot = network_and_snapshot()
+    with pytest.raises(CheckpointError, match="has no checkpoint 'last'; it has none"):
+        run.load_policy()
+    folder = run.save_policy("last", network, snapshot, {})
+    with pytest.raises(CheckpointError, match="no checkpoint 'best'; it has last"):
+        run.load_policy("best")
+
+    tensors = (folder / "tensors.safetensors").read_bytes()
+    (folder / "tensors.safetensors").write_bytes(tensors[: len(tensors) // 2])
+    with pytest.raises(CheckpointError, match="cut short or damaged"):
+        run.load_policy()
+    (folder / "tensors.safetensors").write_bytes(tensors)
+    state = (folder / "state.json").read_text()
+    (folder / "state.json").write_text(state[:40])
+    with pytest.raises(CheckpointError, match="cut short or damaged"):
+        run.load_policy()
+    newer = {**json.loads(state), "checkpoint_version": 99}
+    (folder / "state.json").write_text(json.dumps(newer))
+    with pytest.raises(CheckpointError, match=r"version 99.*upgrade"):
+        run.load_policy()
