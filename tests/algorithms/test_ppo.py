@@ -216,7 +216,7 @@ def test_nothing_is_written_before_a_bad_environment_is_found(tmp_path):
 def test_configurations_are_json(tmp_path):
     result = train(tmp_path, toy_envs.ChooseTheSign, total_timesteps=128)
     saved = json.loads((result.run_dir / "config.json").read_text())
-    assert saved["env_id"] == "ChooseTheSign"
+    assert saved["env_id"] == "tests.toy_envs:ChooseTheSign"
     assert saved["config"]["hidden_sizes"] == [64, 64]
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from hotloop import timing
-from hotloop.envs import make_vec
+from hotloop.envs import environment_name, make_vec
 from hotloop.errors import ConfigError, NonFiniteError
 from hotloop.learner import (
     AdamState,
@@ -296,7 +296,7 @@ def train(
         run = RunDirectory.create(
             config.run_dir,
             runs_dir=config.runs_dir,
-            env_id=getattr(env, "__name__", repr(env)) if env else config.env_id,
+            env_id=environment_name(env or config.env_id),
             algorithm="ppo",
             seed=config.seed,
             config=config,
@@ -380,7 +380,7 @@ def _train(
                 metrics = _learn(state, batch, learning_rate, step, config, rng)
 
             iteration += 1
-            named_metrics = dict(zip(METRICS, metrics, strict=True))
+            named_metrics: dict[str, float] = dict(zip(METRICS, metrics, strict=True))
             named_metrics["learning_rate"] = learning_rate.item()
             named_metrics["explained_variance"] = explained_variance(batch)
             if not np.isfinite(metrics).all():

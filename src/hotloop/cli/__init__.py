@@ -84,6 +84,8 @@ def _run(args: list[str]) -> int:
             f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'"
             + (nearest(args[0], COMMANDS) or "; `hotloop --help` lists them")
         )
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: environments of the user's own
     return importlib.import_module(f"hotloop.cli.{args[0]}").run(args[1:])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.envs.checks import check_finite
-from hotloop.envs.making import make_env, make_vec
+from hotloop.envs.making import environment_name, make_env, make_vec
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
@@ -15,6 +15,7 @@ __all__ = [
     "Stream",
     "VectorEnv",
     "check_finite",
+    "environment_name",
     "episode_seed",
     "make_env",
     "make_vec",

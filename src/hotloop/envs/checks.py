@@ -77,8 +77,8 @@ def check_finite(
 ) -> None:
     """Make sure that there is no NaN or infinity in the observations and rewards of a fragment.
 
-    One pass over whole arrays: 5 µs for 128 steps of 8 CartPoles, where a look at every step would
-    cost 1 µs each.
+    One pass over whole arrays: 6 µs for 128 steps of 8 CartPoles, where a look at every step would
+    cost 1.8 µs each.
 
     Args:
         fragment: `next_obs` and `reward` are looked at.

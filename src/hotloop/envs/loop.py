@@ -112,8 +112,8 @@ class EnvLoop:
         ndarray, float64 = np.ndarray, np.float64
         ended: list[int] | None = None
         actions = self._decoder.rows(action)
-        for i, step_env, row, one_action in zip(  # noqa: B905, all of length N
-            self._indices, self._steps, self._rows, actions
+        for i, step_env, row, one_action in zip(
+            self._indices, self._steps, self._rows, actions, strict=True
         ):
             try:
                 result = step_env(one_action)
@@ -136,13 +136,16 @@ class EnvLoop:
                 value = float(value) if type(value) is float64 else self._reward(i, value)
             reward[i] = value
             returns[i] += value
-            if is_terminated or is_truncated:
-                terminated[i] = is_terminated
-                truncated[i] = is_truncated
-                if ended is None:
-                    ended = [i]
-                else:
-                    ended.append(i)
+            try:
+                if is_terminated or is_truncated:
+                    terminated[i] = is_terminated
+                    truncated[i] = is_truncated
+                    if ended is None:
+                        ended = [i]
+                    else:
+                        ended.append(i)
+            except (TypeError, ValueError):
+                raise self._bad_flags(i, is_terminated, is_truncated) from None
         next_obs[...] = self._staged
         obs[...] = self._staged
         self._num_steps += 1
@@ -163,8 +166,7 @@ class EnvLoop:
     def close(self) -> None:
         """See `VectorEnv.close`."""
         envs, self._envs = self._envs, []
-        for env in envs:
-            env.close()
+        close_all(envs)
 
     def _begin_episode(self, i: int, row: Array) -> None:
         self._episode[i] += 1
@@ -239,6 +241,14 @@ class EnvLoop:
             f"got {describe_value(result)}: {hint}",
         )
 
+    def _bad_flags(self, i: int, terminated: Any, truncated: Any) -> EnvironmentFailure:
+        return self._failure(
+            i,
+            "`terminated` and `truncated` must be True or False, "
+            f"got {describe_value(terminated)} and {describe_value(truncated)}: "
+            "return one flag of each for this environment",
+        )
+
     def _failure(self, i: int, problem: str, *, at_reset: bool = False) -> EnvironmentFailure:
         return failure(
             self._env_id,
@@ -260,6 +270,18 @@ class EnvLoop:
                     f"{self._first_env + i} has {getattr(env, f'{what}_space')}: pad or wrap them "
                     "into one"
                 )
+
+
+def close_all(envs: Sequence[Any]) -> None:
+    """Close every environment, and only then raise what the first one raised that failed to."""
+    first_error: Exception | None = None
+    for env in envs:
+        try:
+            env.close()
+        except Exception as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
 
 
 def _peel(env: Any) -> tuple[Any, int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hotloop.envs.checks import describe_exception, describe_value
-from hotloop.envs.loop import EnvLoop
+from hotloop.envs.loop import EnvLoop, close_all
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.vector import VectorAdapter
@@ -114,8 +115,8 @@ def make_vec(
             singles.append(single)
         return EnvLoop(singles, env_id=env_id, seed=seed, first_env=first_env, stream=stream)
     except BaseException:
-        for single in singles:
-            single.close()
+        with contextlib.suppress(Exception):  # the first failure is the one to hear of
+            close_all(singles)
         raise
 
 
@@ -150,6 +151,19 @@ def import_gymnasium() -> Any:
     return gymnasium
 
 
+def environment_name(env: str | EnvFactory) -> str:
+    """What a run calls its environment: an id as it stands, a factory as `module:name`.
+
+    A factory that can be imported by that name can be made again by it.
+    """
+    if isinstance(env, str):
+        return env
+    named = getattr(env, "func", env)  # what a functools.partial calls
+    if not hasattr(named, "__qualname__"):
+        named = type(named)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
 def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
     """What messages call the environment, and what makes it."""
     gymnasium = import_gymnasium()
@@ -159,8 +173,7 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
                 f"`env` must be an id or a factory, got {describe_value(env)}: pass a function "
                 "that makes the environment"
             )
-        named = getattr(env, "func", env)  # what a functools.partial calls
-        return getattr(named, "__qualname__", type(named).__qualname__), env
+        return environment_name(env).rpartition(":")[2], env
     module_name, _, name = env.rpartition(":")
     if module_name == "envpool":
         raise ConfigError(f"{env}: EnvPool makes no single environments: use `make_vec`")

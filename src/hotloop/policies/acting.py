@@ -28,8 +28,6 @@ class ActingPolicy:
     def __init__(self, network: ActorCritic, snapshot: PolicySnapshot) -> None:
         self.network = network
         spec = network.action_spec
-        self._low = np.asarray(spec.low, np.float32).reshape(spec.shape) if spec.low else None
-        self._high = np.asarray(spec.high, np.float32).reshape(spec.shape) if spec.high else None
         self._segments = np.cumsum((0, *spec.nvec)) if spec.kind == "multi_discrete" else None
         self._scratch: dict[tuple[str, int], list[Array]] = {}
         self._generator = np.random.default_rng(0)
@@ -180,7 +178,8 @@ class ActingPolicy:
         elif spec.kind == "multi_discrete":
             action += np.asarray(spec.starts or 0, action.dtype)
         else:
-            action = action.clip(self._low, self._high)
+            low, high = (np.asarray(x, np.float32) for x in (spec.low, spec.high))
+            action = action.clip(low.reshape(spec.shape), high.reshape(spec.shape))
         return action[0] if is_single else action
 
     def _forward(self, name: str, obs: Array, out: Array | None) -> Array:

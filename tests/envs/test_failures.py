@@ -1,0 +1,252 @@
+"""An environment that fails says which one it was, where, and what to do."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from hotloop.envs import check_finite, make_vec
+from hotloop.errors import EnvironmentFailure
+from hotloop.types import Fragment
+from tests.envs.toy import CountingEnv, FailingEnv, SpaceEnv
+
+
+def step_on(envs, num_steps: int = 100) -> None:
+    envs.reset()
+    for _ in range(num_steps):
+        envs.step(np.zeros(envs.num_envs, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ("raise", "`step` raised ValueError: the simulator is broken"),
+        ("shape", r"must have shape \(4,\), got an array of shape \(3,\) and dtype float32"),
+        ("broadcast", r"must have shape \(4,\), got .*1\.0"),
+        ("dtype", "must hold numbers, got an array of shape .* and dtype object"),
+        ("ragged", "must be an array, got a list of length 2"),
+        ("four", r"must return \(obs, .*, info\), got a tuple of length 4: .*old Gym"),
+        ("none", r"must return \(obs, .*, info\), got None"),
+        ("reward_none", r"reward must be one number, got None: return `float\(reward\)`"),
+        ("reward_array", r"reward must be one number, got an array of shape \(3,\)"),
+        ("reward_text", "reward must be one number, got '1'"),
+    ],
+)
+def test_a_step_that_fails(failure, message):
+    # The last environment fails at step 3 of every episode, the others never.
+    made = iter([FailingEnv(at=999), FailingEnv(at=999), FailingEnv(failure, at=3)])
+    envs = make_vec(lambda: next(made), 3, first_env=5)
+    envs.reset()
+    envs.reset()
+    for _ in range(3):
+        envs.step(np.zeros(3, np.int64))
+    place = r"<lambda>, environment 7, episode 1, step 3: "
+    with pytest.raises(EnvironmentFailure, match=place + r".*" + message) as raised:
+        envs.step(np.zeros(3, np.int64))
+    if failure == "raise":
+        assert isinstance(raised.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ("reset_raise", "`reset` raised ValueError: the simulator is broken"),
+        ("reset_nan", r"`obs\[2\]` must be finite, got nan"),
+        ("reset_inf", r"`obs\[2\]` must be finite, got inf"),
+        ("reset_shape", r"the observation must have shape \(4,\), got an array of shape \(3,\)"),
+        ("reset_bare", r"`reset` must return \(obs, info\), got an array of shape \(4,\)"),
+    ],
+)
+def test_a_reset_that_fails(failure, message):
+    made = iter([FailingEnv(at=999), FailingEnv(failure, episode_length=4)])
+    envs = make_vec(lambda: next(made), 2)
+    place = r"environment 1, episode 1, at its reset: "
+    with pytest.raises(EnvironmentFailure, match=place + message) as raised:
+        step_on(envs)
+    assert (raised.value.__cause__ is not None) == (failure == "reset_raise")
+
+
+def test_steps_are_counted_within_the_episode():
+    with pytest.raises(EnvironmentFailure, match="episode 0, step 3: "):
+        step_on(make_vec(lambda: FailingEnv(at=3)))
+
+    class FailsInItsThirdEpisode(CountingEnv):
+        def step(self, action):
+            if self.episode == 2 and self.steps == 2:
+                raise RuntimeError
+            return super().step(action)
+
+    with pytest.raises(EnvironmentFailure, match=r"episode 2, step 2: `step` raised RuntimeError$"):
+        step_on(make_vec(lambda: FailsInItsThirdEpisode()))
+
+
+def test_a_list_of_numbers_is_an_observation():
+    step_on(make_vec(lambda: FailingEnv("list", at=2)), 4)
+
+
+def test_other_float_dtypes_are_cast():
+    class Doubles(FailingEnv):
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return (obs + 0.5).astype(np.float64 if self.steps % 2 else np.float32), *rest
+
+    envs = make_vec(lambda: Doubles(at=999), 2)
+    envs.reset()
+    for _ in range(4):
+        assert (envs.step(np.zeros(2, np.int64)).obs == 0.5).all()
+
+
+def test_bytes_must_be_bytes():
+    env = SpaceEnv(gymnasium.spaces.Box(0, 255, (2, 2), np.uint8))
+    envs = make_vec(lambda: env)
+    envs.reset()
+    env._sample = lambda: np.full((2, 2), 0.5)
+    with pytest.raises(EnvironmentFailure, match=r"must hold uint8, got .* dtype float64"):
+        envs.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("observation", [5, -1, 1.5, [1], None])
+def test_categories_must_be_in_range(observation):
+    env = SpaceEnv(gymnasium.spaces.Discrete(5))
+    envs = make_vec(lambda: env)
+    envs.reset()
+    env._sample = lambda: observation
+    with pytest.raises(EnvironmentFailure, match=r"step 0: the observation must (lie in|be integ)"):
+        envs.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        ({"a": np.zeros(2)}, r"must have the keys \['a', 'b'\], got \['a'\]"),
+        (np.zeros(3), r"must be a dict with the keys \['a', 'b'\]"),
+        ({"a": np.zeros(2), "b": 7}, r"part 'b': the observation must lie in \[0\] … \[2\]"),
+        ({"a": np.zeros(1), "b": 0}, r"part 'a': the observation must have shape \(2,\)"),
+    ],
+)
+def test_dicts_must_have_their_parts(observation, message):
+    box = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    env = SpaceEnv(gymnasium.spaces.Dict(a=box, b=gymnasium.spaces.Discrete(3)))
+    envs = make_vec(lambda: env)
+    envs.reset()
+    env._sample = lambda: observation
+    with pytest.raises(EnvironmentFailure, match=message):
+        envs.step(np.zeros(1, np.int64))
+
+
+def test_tuples_must_have_their_length():
+    env = SpaceEnv(gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2))
+    envs = make_vec(lambda: env)
+    envs.reset()
+    env._sample = lambda: (1, 1, 1)
+    with pytest.raises(EnvironmentFailure, match="a tuple of length 2, got a tuple of length 3"):
+        envs.step(np.zeros(1, np.int64))
+
+
+def test_flags_must_be_single():
+    class Flags(CountingEnv):
+        def step(self, action):
+            return self.observe(), 1.0, np.zeros(2, np.bool_), False, {}
+
+    message = "must be True or False, got an array of shape .* and False"
+    with pytest.raises(EnvironmentFailure, match=message):
+        step_on(make_vec(Flags))
+
+
+def test_step_before_reset():
+    for make in (CountingEnv, lambda: SyncVectorEnv([CountingEnv])):
+        with pytest.raises(EnvironmentFailure, match="call `reset` before the first `step`"):
+            make_vec(make).step(np.zeros(1, np.int64))
+
+
+def test_a_vector_environment_that_raises():
+    def make():
+        return SyncVectorEnv([lambda: FailingEnv(at=999), lambda: FailingEnv("raise", at=2)])
+
+    message = r"environments 4 … 5, vector step 2: `step` raised ValueError: the simulator"
+    with pytest.raises(EnvironmentFailure, match=message) as raised:
+        step_on(make_vec(make, first_env=4))
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_a_vector_environment_whose_reset_gives_nan():
+    for mode in AutoresetMode:
+        makers = [lambda: FailingEnv("reset_nan", episode_length=3)]
+        envs = make_vec(lambda: SyncVectorEnv(makers, autoreset_mode=mode))  # noqa: B023
+        with pytest.raises(
+            EnvironmentFailure, match="environment 0, episode 1, at its reset: `obs"
+        ):
+            step_on(envs)
+
+
+def test_same_step_without_final_obs():
+    class Forgetful(gymnasium.vector.VectorWrapper):
+        def step(self, actions):
+            return *self.env.step(actions)[:4], {}
+
+    mode = AutoresetMode.SAME_STEP
+    envs = make_vec(lambda: Forgetful(SyncVectorEnv([CountingEnv], autoreset_mode=mode)))
+    with pytest.raises(EnvironmentFailure, match=r"must have `final_obs` .* got \[\]"):
+        step_on(envs)
+
+
+def test_vector_rewards_of_the_wrong_shape():
+    class Odd(gymnasium.vector.VectorWrapper):
+        def step(self, actions):
+            obs, rewards, *rest = self.env.step(actions)
+            return obs, rewards[:, None], *rest
+
+    envs = make_vec(lambda: Odd(SyncVectorEnv([CountingEnv] * 2)))
+    with pytest.raises(EnvironmentFailure, match=r"rewards must be 2 numbers, got .* \(2, 1\)"):
+        step_on(envs)
+
+
+def test_vector_observations_of_the_wrong_shape():
+    class Odd(gymnasium.vector.VectorWrapper):
+        def step(self, actions):
+            obs, *rest = self.env.step(actions)
+            return obs[:1], *rest
+
+    envs = make_vec(lambda: Odd(SyncVectorEnv([CountingEnv] * 2)))
+    with pytest.raises(EnvironmentFailure, match=r"must have shape \(2, 3\), got .* \(1, 3\)"):
+        step_on(envs)
+
+
+def collect(env, num_steps: int = 8) -> Fragment:
+    envs = make_vec(env, 2)
+    fragment = Fragment.allocate(
+        num_steps,
+        2,
+        obs_shape=envs.obs_spec.shape,
+        obs_dtype=envs.obs_spec.dtype,
+        action_shape=(),
+        action_dtype="int64",
+    )
+    envs.reset()
+    for arrays in fragment.step_arrays():
+        envs.step(np.zeros(2, np.int64), arrays)
+    return fragment
+
+
+@pytest.mark.parametrize("failure", ["nan", "inf", "reward_nan"])
+def test_check_finite_names_the_first_place(failure):
+    made = iter([FailingEnv(at=999), FailingEnv(failure, at=5)])
+    fragment = collect(lambda: next(made))
+    field = "`reward`" if failure == "reward_nan" else r"`next_obs\[2\]`"
+    value = "inf" if failure == "inf" else "nan"
+    message = rf"environment 11, its step 105 .*: {field} must be finite, got {value}"
+    with pytest.raises(EnvironmentFailure, match=message):
+        check_finite(fragment, first_env=10, first_step=100)
+    check_finite(fragment, num_steps=5)
+    with pytest.raises(EnvironmentFailure):
+        check_finite(fragment, num_steps=6)
+
+
+def test_check_finite_lets_bytes_and_finite_numbers_pass():
+    check_finite(collect(CountingEnv))
+    check_finite(collect(lambda: SpaceEnv(gymnasium.spaces.Box(0, 255, (2, 2), np.uint8))))
+    huge = collect(CountingEnv)
+    huge.next_obs[...] = np.finfo(np.float32).max  # a sum of these would be infinite
+    check_finite(huge)

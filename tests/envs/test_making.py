@@ -1,0 +1,238 @@
+"""Environments by id, module, factory; and names that lead nowhere."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from hotloop.envs import make_env, make_vec
+from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, UnknownNameError
+from tests.envs.toy import CountingEnv, FailingEnv, numbered
+
+TOY = "tests.envs.toy"
+
+
+@pytest.mark.parametrize(
+    ("env", "env_kwargs"),
+    [
+        (f"{TOY}:ToyCounting-v0", {"number": 7}),
+        (f"{TOY}:counting", {"number": 7}),
+        (f"{TOY}:CountingEnv", {"number": 7}),
+        (CountingEnv, {"number": 7}),
+        (functools.partial(CountingEnv, number=7), None),
+    ],
+)
+def test_ways_to_name_an_environment(env, env_kwargs):
+    envs = make_vec(env, 2, env_kwargs=env_kwargs)
+    assert envs.num_envs == 2
+    assert envs.reset().tolist() == [[7, 0, 0]] * 2
+    single = make_env(env, env_kwargs)
+    assert isinstance(single.unwrapped, CountingEnv)
+    assert single.unwrapped.number == 7
+
+
+def test_an_id_without_its_version_is_the_latest():
+    with pytest.warns(UserWarning, match="latest versioned"):
+        assert make_env("CartPole").spec.id == "CartPole-v1"
+
+
+def test_one_environment_by_default():
+    assert make_vec("CartPole-v1").num_envs == 1
+
+
+def test_render_mode_is_passed_on():
+    class Drawing(CountingEnv):
+        metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+        def __init__(self, render_mode=None):
+            super().__init__()
+            self.render_mode = render_mode
+
+    assert make_env(Drawing, {"render_mode": "rgb_array"}).render_mode == "rgb_array"
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("CartPoel-v1", "no environment 'CartPoel-v1'; did you mean 'CartPole-v1'"),
+        ("CartPole-v7", "no environment 'CartPole-v7'; did you mean 'CartPole-v1'"),
+        ("pendulum-v1", "did you mean 'Pendulum-v1'"),
+        ("Zzzzzz", "no environment 'Zzzzzz': import the module that registers it"),
+        ("", "no environment ''"),
+        ("no_such_module:Env-v0", "no module 'no_such_module'"),
+        (f"{TOY}.nothing:Env-v0", rf"no module '{TOY}.nothing'"),
+        (f"{TOY}:ToyCountign-v0", "did you mean 'ToyCounting-v0'"),
+        (f"{TOY}:countign", "did you mean 'counting'"),
+        (f"{TOY}:NOT_A_FACTORY", "no environment"),
+        (f"{TOY}:", "no environment"),
+        ("no_such_namespace/Env-v0", "no environment"),
+    ],
+)
+def test_unknown_names(env, message):
+    with pytest.raises(UnknownNameError, match=message):
+        make_vec(env)
+    with pytest.raises(UnknownNameError, match=message):
+        make_env(env)
+
+
+def test_unknown_envpool_name():
+    pytest.importorskip("envpool")
+    with pytest.raises(UnknownNameError, match="no EnvPool environment 'CartPol-v1'; did you mean"):
+        make_vec("envpool:CartPol-v1")
+    with pytest.raises(ConfigError, match="no single environments: use `make_vec`"):
+        make_env("envpool:CartPole-v1")
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+def test_envpool_kwargs():
+    pytest.importorskip("envpool")
+    with pytest.raises(ConfigError, match=r"with env_kwargs \{'color': 3\} raised TypeError"):
+        make_vec("envpool:CartPole-v1", env_kwargs={"color": 3})
+    with pytest.raises(ConfigError, match="all of its 4 environments at once, got batch_size 2"):
+        make_vec("envpool:CartPole-v1", 4, env_kwargs={"batch_size": 2})
+
+
+@pytest.mark.parametrize(
+    ("missing", "env", "extra"),
+    [
+        ("gymnasium", "CartPole-v1", "train"),
+        ("envpool", "envpool:CartPole-v1", "atari"),
+        ("ale_py", "ALE/Pong-v5", "atari"),
+        ("vizdoom", "VizdoomBasic-v0", "doom"),
+        ("mujoco", "HalfCheetah-v5", "mujoco"),
+        ("Box2D", "LunarLander-v3", "box2d"),
+    ],
+)
+def test_missing_extras(monkeypatch, missing, env, extra):
+    monkeypatch.setitem(sys.modules, missing, None)
+    for name in list(sys.modules):
+        if name.startswith(("gymnasium.envs.mujoco", "gymnasium.envs.box2d")):
+            monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingExtraError, match=rf"pip install 'hotloop\[{extra}\]'"):
+        make_vec(env)
+
+
+def test_bad_env_kwargs():
+    with pytest.raises(ConfigError, match=r"CartPole-v1: .*\{'colour': 3\} raised TypeError") as e:
+        make_vec("CartPole-v1", env_kwargs={"colour": 3})
+    assert isinstance(e.value.__cause__, TypeError)
+    with pytest.raises(ConfigError, match="CountingEnv: making it with env_kwargs"):
+        make_vec(CountingEnv, env_kwargs={"colour": 3})
+
+
+def test_a_constructor_that_raises():
+    def make():
+        raise OSError("no licence")
+
+    with pytest.raises(EnvironmentFailure, match="make: making it raised OSError: no licence") as e:
+        make_vec(make)
+    assert isinstance(e.value.__cause__, OSError)
+
+
+def test_a_module_that_raises(tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("import no_such_dependency\n")
+    (tmp_path / "broken_too.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(EnvironmentFailure, match=r"importing 'broken_module' .*no_such_dependency"):
+        make_vec("broken_module:Env-v0")
+    with pytest.raises(EnvironmentFailure, match="importing 'broken_too' raised ZeroDivisionError"):
+        make_vec("broken_too:Env-v0")
+
+
+@pytest.mark.parametrize("made", [None, "CartPole-v1", CountingEnv, np.zeros(3)])
+def test_a_factory_that_returns_something_else(made):
+    with pytest.raises(ConfigError, match="a factory must return a gymnasium"):
+        make_vec(lambda: made)
+
+
+def test_neither_id_nor_factory():
+    with pytest.raises(ConfigError, match="`env` must be an id or a factory, got 3"):
+        make_vec(3)
+    with pytest.raises(ConfigError, match="`num_envs` must be at least 1, got 0"):
+        make_vec("CartPole-v1", 0)
+
+
+def test_a_factory_that_shares_its_environment():
+    shared = CountingEnv()
+    with pytest.raises(ConfigError, match="the same environment twice"):
+        make_vec(lambda: shared, 2)
+
+
+def test_num_envs_of_a_vector_environment():
+    def make():
+        return SyncVectorEnv([CountingEnv] * 3)
+
+    assert make_vec(make).num_envs == 3
+    assert make_vec(make, 3).num_envs == 3
+    with pytest.raises(ConfigError, match="`num_envs` is 2, but the factory makes 3"):
+        make_vec(make, 2)
+    with pytest.raises(ConfigError, match="a single environment is needed here"):
+        make_env(make)
+
+
+def test_unknown_autoreset_mode():
+    def make():
+        envs = SyncVectorEnv([CountingEnv])
+        envs.metadata["autoreset_mode"] = "sometimes"
+        return envs
+
+    with pytest.raises(ConfigError, match="AutoresetMode, got 'sometimes'"):
+        make_vec(make)
+
+
+def test_close_closes_all_once():
+    made: list[CountingEnv] = []
+
+    def make():
+        made.append(CountingEnv(len(made)))
+        return made[-1]
+
+    envs = make_vec(make, 3)
+    envs.close()
+    envs.close()
+    assert [env.num_closed for env in made] == [1, 1, 1]
+    made.clear()
+    envs = make_vec(lambda: SyncVectorEnv([make] * 3))
+    envs.close()
+    envs.close()
+    assert [env.num_closed for env in made] == [1, 1, 1]
+
+
+def test_close_closes_the_rest_when_one_raises():
+    class Stuck(CountingEnv):
+        def close(self):
+            super().close()
+            raise OSError("stuck")
+
+    made = [CountingEnv(), Stuck(), CountingEnv()]
+    envs = make_vec(iter(made).__next__, 3)
+    with pytest.raises(OSError, match="stuck"):
+        envs.close()
+    envs.close()
+    assert [env.num_closed for env in made] == [1, 1, 1]
+
+
+def test_what_was_made_is_closed_when_a_later_one_fails():
+    made: list[CountingEnv] = []
+
+    def make():
+        if len(made) == 2:
+            raise OSError("out of licences")
+        made.append(CountingEnv())
+        return made[-1]
+
+    with pytest.raises(EnvironmentFailure, match="out of licences"):
+        make_vec(make, 3)
+    assert [env.num_closed for env in made] == [1, 1]
+
+
+def test_factories_are_called_for_each_environment():
+    envs = make_vec(numbered(), 3)
+    assert envs.reset()[:, 0].tolist() == [0, 1, 2]
+    assert not isinstance(envs, gymnasium.vector.VectorEnv)
+    assert make_vec(FailingEnv, 2, env_kwargs={"at": 3}).obs_spec.shape == (4,)
