@@ -114,7 +114,7 @@ def test_failures(capsys, tmp_path, args, message):
     args = [arg.format(tmp=tmp_path) for arg in args]
     if args[0] == "train" and not {"--run-dir", "--runs-dir"} & set(args):
         args += ["--runs-dir", str(tmp_path)]
-    code, out, err = run(capsys, *args)
+    code, _, err = run(capsys, *args)
     assert code == 1
     assert message in err
     assert "Traceback" not in err

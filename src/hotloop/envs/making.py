@@ -159,7 +159,7 @@ def environment_name(env: str | EnvFactory) -> str:
     if isinstance(env, str):
         return env
     named = getattr(env, "func", env)  # what a functools.partial calls
-    if not hasattr(named, "__qualname__"):
+    if not (hasattr(named, "__qualname__") and hasattr(named, "__module__")):
         named = type(named)
     return f"{named.__module__}:{named.__qualname__}"
 
