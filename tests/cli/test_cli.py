@@ -31,7 +31,7 @@ def test_train_then_eval(capsys, tmp_path):
     )
     assert code == 0
     assert err == ""
-    assert re.search(r"2,048 / 2,048 steps \(100%\) · [\d,]+ steps/s · [\d,]+ with start-up", out)
+    assert re.search(r"2,048/2,048 steps · [\d,]+/s \([\d,]+/s with start-up\) · mean return", out)
     for column in ("span", "share", "calls", "mean", "p50", "p99"):
         assert column in out
     for stage in ("collect", "env_step", "act", "update", "minibatch"):

@@ -72,13 +72,12 @@ def describe(report: Report, age_s: float) -> Text:
     share = min(1.0, report.timesteps / report.total_timesteps)
     left_s = report.elapsed_s * (1 / share - 1) if share > 0 else math.nan
     parts = [
-        f"{report.timesteps:>9,} / {report.total_timesteps:,} steps ({share:4.0%})",
-        f"{report.steps_per_s:,.0f} steps/s",
-        f"{report.timesteps / age_s:,.0f} with start-up",
-        f"mean return {report.mean_return:.1f}",
+        f"{report.timesteps:,}/{report.total_timesteps:,} steps",
+        f"{report.steps_per_s:,.0f}/s ({report.timesteps / age_s:,.0f}/s with start-up)",
+        f"mean return {'?' if math.isnan(mean := report.mean_return) else f'{mean:.1f}'}",
         f"{_duration(left_s)} left",
     ]
-    return Text(" · ".join(parts))
+    return Text(" · ".join(parts), no_wrap=True, overflow="ellipsis")
 
 
 def process_age_s() -> float:
