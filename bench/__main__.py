@@ -7,6 +7,7 @@ import sys
 
 BENCHES = {
     "train": "whole trainings, beside Stable-Baselines3",
+    "learning": "does it learn: trainings over seeds, evaluated",
     "timing": "what one span costs, beside other ways to time a scope",
     "tables": "write the README's tables from bench/results",
 }

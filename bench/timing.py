@@ -1,0 +1,178 @@
+"""What one span costs, beside other ways to time a scope.
+
+    python -m bench.timing
+
+Each way runs in a process of its own; the rounds alternate, so that what else the machine does hits
+all of them. The figure is nanoseconds for one whole `with …("x"): pass`, less an empty loop, as the
+median of a process's repeats; of the rounds, the median and the extremes are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "timing.json"
+LOOPS, REPEATS = 50_000, 9
+
+
+def _spans(directory: str) -> Callable[[str], Any]:
+    from hotloop import timing
+
+    timing.start(directory)
+    return timing.span
+
+
+def _contextmanager(_: str) -> Callable[[str], Any]:
+    from contextlib import contextmanager
+
+    totals: dict[str, float] = {}
+
+    @contextmanager
+    def scope(name: str) -> Any:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            totals[name] = totals.get(name, 0.0) + time.perf_counter() - start
+
+    return scope
+
+
+def _reused_object(_: str) -> Callable[[str], Any]:
+    class Scope:
+        """Keeps a sum: no nesting, no threads, no percentiles, no file."""
+
+        total = 0.0
+        start = 0.0
+
+        def __enter__(self) -> None:
+            self.start = time.perf_counter()
+
+        def __exit__(self, *_: object) -> None:
+            self.total += time.perf_counter() - self.start
+
+    scopes = {"x": Scope()}
+    return lambda name: scopes[name]
+
+
+def _timing_class(_: str) -> Callable[[str], Any]:
+    from hotloop.timing import Timing
+
+    return Timing().add_time
+
+
+def _sample_factory(_: str) -> Callable[[str], Any]:
+    from sample_factory.utils.timing import Timing  # pyright: ignore[reportMissingImports]
+
+    return Timing().add_time
+
+
+WAYS: dict[str, tuple[str, Callable[[str], Callable[[str], Any]], dict[str, str]]] = {
+    "c": ("hotloop span, C extension", _spans, {}),
+    "python": ("hotloop span, pure Python", _spans, {"HOTLOOP_PURE_TIMING": "1"}),
+    "timing_class": ("hotloop Timing.add_time", _timing_class, {}),
+    "contextmanager": ("contextlib.contextmanager + perf_counter", _contextmanager, {}),
+    "reused_object": ("one reused object + perf_counter", _reused_object, {}),
+    "sample_factory": ("Sample Factory Timing.add_time", _sample_factory, {}),
+}
+
+
+def measure(way: str) -> float | None:
+    """Median ns a scope, in this process; None if what it needs is not there."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            scope = WAYS[way][1](directory)
+        except ImportError:
+            return None
+        if way == "c":
+            from hotloop.timing import current
+
+            if current().recorder != "c":
+                return None
+        costs = []
+        clock, loop = time.perf_counter_ns, range(LOOPS)
+        for _ in range(REPEATS):
+            first = clock()
+            for _ in loop:
+                with scope("x"):
+                    pass
+            second = clock()
+            for _ in loop:
+                pass
+            costs.append((2 * second - first - clock()) / LOOPS)
+        return statistics.median(costs)
+
+
+def _in_process(way: str) -> float | None:
+    env = {k: v for k, v in os.environ.items() if k != "HOTLOOP_PURE_TIMING"} | WAYS[way][2]
+    command = [sys.executable, "-m", "bench.timing", "--measure", way]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(
+        prog="bench.timing", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--measure", choices=WAYS, help="one way, in this process")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(measure(arguments.measure)))
+        return 0
+    rounds: dict[str, list[float]] = {way: [] for way in WAYS}
+    for _ in range(arguments.rounds):
+        for way in WAYS:
+            cost = _in_process(way)
+            if cost is not None:
+                rounds[way].append(cost)
+    ways: dict[str, Any] = {}
+    print(f"{'ns a scope':44} {'median':>8} {'min':>8} {'max':>8}")
+    for way, costs in rounds.items():
+        about = WAYS[way][0]
+        if not costs:
+            print(f"{about:44} not installed")
+            ways[way] = {"about": about, "ns": None}
+            continue
+        median, low, high = statistics.median(costs), min(costs), max(costs)
+        print(f"{about:44} {median:8.0f} {low:8.0f} {high:8.0f}")
+        ways[way] = {
+            "about": about,
+            "ns": round(median, 1),
+            "min_ns": round(low, 1),
+            "max_ns": round(high, 1),
+        }
+    result = {
+        "date": date.today().isoformat(),
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": importlib.metadata.version("numpy"),
+        },
+        "rounds": arguments.rounds,
+        "loops": LOOPS,
+        "ways": ways,
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

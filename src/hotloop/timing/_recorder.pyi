@@ -1,0 +1,27 @@
+from collections.abc import Callable
+from typing import Any
+
+from hotloop.timing._format import Kind
+from hotloop.timing._span import Span as _SpanProtocol
+
+FLAGS: int
+TWINS: tuple[int | str, ...]
+
+class Span:
+    name: str
+    kind: str
+
+class State:
+    def __init__(self, segment: Any, /) -> None: ...
+    def rewind(self) -> None: ...
+    def retire(self) -> None: ...
+
+def span(name: str, kind: Kind = "work") -> _SpanProtocol: ...
+def install(
+    attach: Callable[[], State],
+    decorate: Callable[..., Any],
+    check: Callable[[object, object], None],
+    /,
+) -> None: ...
+def reset() -> None: ...
+def exchange(state: State | None, /) -> State | None: ...

@@ -1,0 +1,112 @@
+"""A tree as a table, plain or by rich."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hotloop.timing._format import OVERFLOW
+from hotloop.timing.tree import Node
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+HEADINGS = ("span", "share", "calls", "mean", "p50", "p99", "total", "kind")
+REST = "(rest)"
+
+
+def duration(ns: float) -> str:
+    """A duration with a unit that suits it: "850 ns", "12.3 ms", "4.20 s"."""
+    if math.isnan(ns):
+        return "–"
+    for limit, unit, size in ((1e3, "ns", 1.0), (1e6, "µs", 1e3), (1e9, "ms", 1e6)):
+        if ns < limit * 0.9995:
+            value = ns / size
+            digits = 0 if unit == "ns" else max(0, 2 - int(math.log10(max(value, 1))))
+            return f"{value:.{digits}f} {unit}"
+    return f"{ns / 1e9:,.2f} s"
+
+
+def rows(tree: Node, min_share: float = 0.0) -> list[tuple[str, ...]]:
+    """The cells of the table, one row a node, in the order of cost.
+
+    Args:
+        min_share: nodes with a smaller share of the root's time are left out.
+    """
+    whole = tree.total_ns or 1
+
+    def line(node: Node, depth: int) -> tuple[str, ...]:
+        still = f" (open: {node.open})" if node.open else ""
+        return (
+            "  " * depth + node.name + still,
+            f"{node.total_ns / whole:.1%}",
+            f"{node.count:,}",
+            duration(node.mean_ns),
+            duration(node.percentile(50)),
+            duration(node.percentile(99)),
+            duration(node.total_ns),
+            "" if node.kind == "work" else node.kind,
+        )
+
+    def below(node: Node, depth: int) -> list[tuple[str, ...]]:
+        items: list[tuple[int, list[tuple[str, ...]]]] = [
+            (child.total_ns, [line(child, depth), *below(child, depth + 1)])
+            for child in node.children.values()
+            if child.total_ns / whole >= min_share
+        ]
+        if node.children and node.self_ns / whole >= max(min_share, 0.0005):
+            rest = ("  " * depth + REST, f"{node.self_ns / whole:.1%}", "", "", "", "")
+            items.append((node.self_ns, [(*rest, duration(node.self_ns), "")]))
+        items.sort(key=lambda item: -item[0])
+        return [row for _, rows_ in items for row in rows_]
+
+    root = (tree.name, "100.0%", "", "", "", "", duration(tree.total_ns), "")
+    return [root, *below(tree, 1)]
+
+
+def _notes(tree: Node) -> list[str]:
+    if any(node.name == OVERFLOW for _, node in tree.walk()):
+        return [f"{OVERFLOW}: more names or levels than are kept apart; use fewer, fixed names"]
+    return []
+
+
+def render(tree: Node, *, min_share: float = 0.0) -> str:
+    """The table as text.
+
+    Args:
+        tree: from `Recording.tree()` or `merge()`.
+        min_share: nodes with a smaller share of the root's time are left out.
+    """
+    table = [HEADINGS, *rows(tree, min_share)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
+    lines = []
+    for row in table:
+        cells = [
+            cell.ljust(width) if column in (0, len(HEADINGS) - 1) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([*lines, *_notes(tree)])
+
+
+def renderable(tree: Node, *, min_share: float = 0.0, title: str | None = None) -> Table:
+    """The table for a rich console."""
+    from rich.table import Table
+    from rich.text import Text
+
+    notes = "; ".join(_notes(tree))
+    # As Text: what stands in brackets is no markup here.
+    table = Table(title=title and Text(title), caption=notes and Text(notes))
+    for column, heading in enumerate(HEADINGS):
+        is_text = column in (0, len(HEADINGS) - 1)
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=not column)
+    for row in rows(tree, min_share):
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def report() -> str:
+    """The table of this process so far."""
+    from hotloop.timing.reader import current
+
+    return render(current().tree())

@@ -1,0 +1,419 @@
+"""Files: finished, being written, killed, forked, full disks, torn and foreign ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+
+from hotloop import timing
+from hotloop.timing import _control
+from hotloop.timing import _format as f
+
+
+@pytest.fixture
+def started(span, tmp_path):
+    timing.start(tmp_path, component="learner")
+    yield span
+    timing.stop()
+
+
+def test_a_finished_recording(span, tmp_path):
+    with span("before"):
+        path = timing.start(tmp_path / "new" / "timing", component="learner 1/2")
+    assert path is not None
+    assert path.name == f"learner_1_2-{os.getpid()}.hlt"
+    for _ in range(10):
+        with span("step"):
+            pass
+    with span("cut"):
+        assert timing.stop() == path
+    with span("after"):
+        pass
+    recording = timing.read(path)
+    assert recording.complete
+    assert not recording.killed
+    assert recording.component == "learner 1/2"
+    assert (recording.pid, recording.parent_pid) == (os.getpid(), os.getppid())
+    assert recording.host == os.uname().nodename
+    assert {p: n.count for p, n in recording.tree().walk()} == {("step",): 10, ("cut",): 0}
+    assert [o.path for o in recording.open_spans] == [("cut",)]
+    assert len(recording.events) == 10
+    assert recording.spans[recording.events["span"][0]].path == ("step",)
+    assert 0 < recording.duration_ns < 60e9
+    assert abs(recording.start_ns + recording.wall_offset_ns - time.time_ns()) < 60e9
+    assert timing.current().tree().find("after").count == 1
+    assert timing.stop() is None
+
+
+def test_starting_again_makes_another_file(started, tmp_path):
+    with started("first"):
+        pass
+    timing.start(tmp_path, component="learner")
+    with started("second"):
+        pass
+    timing.stop()
+    recordings, problems = timing.read_directory(tmp_path)
+    assert not problems
+    assert [r.complete for r in recordings] == [True, True]
+    assert {p for r in recordings for p, _ in r.tree().walk()} == {("first",), ("second",)}
+
+
+def test_a_live_file_says_so(started, tmp_path, which):
+    with started("step"):
+        (recording,), _ = timing.read_directory(tmp_path)
+    assert recording.state == "running"
+    assert recording.recorder == which
+    assert [o.path for o in recording.open_spans] == [("step",)]
+
+
+WRITER = """
+import os, sys
+from hotloop import timing
+from hotloop.timing import span
+timing.start(sys.argv[1], component="child")
+def report(n):
+    os.write(1, b"%d\\n" % n)
+"""
+
+KILLED = (
+    WRITER
+    + """
+with span("run"):
+    for i in range(10000):
+        with span("step"):
+            pass
+    with span("last"):
+        pass
+    with span("stuck", kind="wait"):
+        report(1)
+        import time
+        time.sleep(100)
+"""
+)
+
+
+def test_sigkill_in_a_span_leaves_all_of_it(env, tmp_path):
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, tmp_path], env=env, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"1\n"
+    (alive,), _ = timing.read_directory(tmp_path)
+    assert alive.state == "running"
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    (recording,), problems = timing.read_directory(tmp_path)
+    assert not problems
+    assert recording.killed
+    assert not recording.complete
+    tree = recording.tree()
+    assert tree.find("run", "step").count == 10_000
+    assert tree.find("run", "last").count == 1
+    assert [o.path for o in recording.open_spans] == [("run",), ("run", "stuck")]
+    assert tree.find("run", "stuck").kind == "wait"
+    last = recording.events[-1]
+    assert recording.spans[last["span"]].path == ("run", "last")
+    # Its last sign of life was entering the span in which it was killed.
+    assert recording.end_ns == recording.open_spans[-1].start_ns
+
+
+LOOPING = (
+    WRITER
+    + """
+n = 0
+while True:
+    for _ in range(100):
+        with span("a"):
+            with span("b"):
+                pass
+    n += 100
+    report(n)
+"""
+)
+
+
+def test_kills_at_any_moment_lose_nothing(env, tmp_path):
+    moments = random.Random(7)
+    for attempt in range(8):
+        directory = tmp_path / str(attempt)
+        child = subprocess.Popen(
+            [sys.executable, "-c", LOOPING, directory], env=env, stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        deadline = time.monotonic() + moments.random() * 0.2
+        reported = 0
+        while time.monotonic() < deadline:
+            reported = int(child.stdout.readline())
+            if moments.random() < 0.01:  # a live reader sees no less than it was told either
+                (recording,), _ = timing.read_directory(directory)
+                assert recording.tree().find("a").count >= reported
+        child.send_signal(signal.SIGKILL)
+        rest = child.stdout.read()
+        child.wait()
+        child.stdout.close()
+        lines = rest.split(b"\n")[:-1]
+        reported = int(lines[-1]) if lines else reported
+        (recording,), problems = timing.read_directory(directory)
+        assert not problems
+        tree = recording.tree()
+        a, b = tree.find("a"), tree.find("a", "b")
+        assert recording.killed
+        assert reported <= a.count <= reported + 101
+        assert b.count - a.count in (0, 1)
+        assert b.total_ns <= a.total_ns
+        assert a.max_ns < 10e9
+        assert a.min_ns >= 0
+
+
+FORKING = """
+import os, sys
+from hotloop import timing
+from hotloop.timing import span
+path = timing.start(sys.argv[1], component="parent")
+with span("before"):
+    pass
+with span("around"):
+    before = path.read_bytes()
+    pid = os.fork()
+    if pid == 0:
+        with span("in child"):
+            pass
+        sys.exit(0 if path.read_bytes() == before else 3)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert path.read_bytes() == before
+silent = os.fork()
+if silent == 0:
+    os._exit(0)  # no span, no file
+os.waitpid(silent, 0)
+print(pid)
+sys.exit(status)
+"""
+
+
+def test_a_fork_has_a_file_of_its_own(run, tmp_path):
+    done = run(FORKING, tmp_path)
+    assert done.returncode == 0, done.stderr
+    recordings, problems = timing.read_directory(tmp_path)
+    assert not problems
+    by_pid = {r.pid: r for r in recordings}
+    child = by_pid.pop(int(done.stdout))
+    (parent,) = by_pid.values()
+    assert child.parent_pid == parent.pid
+    assert child.complete
+    assert parent.complete
+    assert [p for p, _ in child.tree().walk()] == [("in child",)]
+    assert [p for p, _ in parent.tree().walk()] == [("before",), ("around",)]
+
+
+MULTIPROCESSING = """
+import multiprocessing, sys
+from hotloop import timing
+from hotloop.timing import span
+def work():
+    with span("work"):
+        pass
+timing.start(sys.argv[1])
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+"""
+
+
+def test_a_multiprocessing_worker_closes_its_file(run, tmp_path):
+    done = run(MULTIPROCESSING, tmp_path)
+    assert done.returncode == 0, done.stderr
+    recordings, _ = timing.read_directory(tmp_path)
+    assert sorted(r.complete for r in recordings) == [True, True]
+
+
+def test_an_exit_without_stop_is_clean(run, tmp_path):
+    done = run(WRITER + "with span('a'): sys.exit(3)", tmp_path)
+    assert done.returncode == 3
+    (recording,), _ = timing.read_directory(tmp_path)
+    assert recording.complete
+    assert recording.tree().find("a").count == 1
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_one_warning(span, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "posix_fallocate", full_disk)
+    with pytest.warns(RuntimeWarning, match="No space left") as caught:
+        path = timing.start(tmp_path)
+    assert path is None
+    assert len(caught) == 1
+    with warnings.catch_warnings(), span("a"):
+        warnings.simplefilter("error")
+    assert timing.current().tree().find("a").count == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_later_leaves_a_readable_file(span, tmp_path, monkeypatch):
+    path = timing.start(tmp_path)
+    assert path is not None
+    monkeypatch.setattr(os, "posix_fallocate", full_disk)
+    with pytest.warns(RuntimeWarning) as caught, span("a"):
+        pass
+    assert len(caught) == 1
+    assert timing.current().tree().find("a").count == 1
+    timing.stop()
+    assert timing.read(path).tree().children == {}
+
+
+def test_a_directory_that_can_not_be_made(span, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.warns(RuntimeWarning, match="choose another directory"):
+        assert timing.start(tmp_path / "file") is None
+    with span("a"):
+        pass
+    assert timing.current().tree().find("a").count == 1
+
+
+def test_systems_without_fallocate(span, tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate")
+    path = timing.start(tmp_path)
+    assert path is not None
+    with span("a"):
+        pass
+    timing.stop()
+    assert path.stat().st_blocks * 512 >= path.stat().st_size  # written, not a hole
+    assert timing.read(path).tree().find("a").count == 1
+
+
+def test_torn_and_foreign_files_are_named_and_left_out(started, tmp_path):
+    with started("a"):
+        pass
+    good = timing.stop()
+    assert good is not None
+    content = good.read_bytes()
+    segment = f.HEADER_SIZE
+
+    def patched(offset, value):
+        return content[:offset] + value + content[offset + len(value) :]
+
+    node_1 = segment + f.SEGMENT_HEAD + f.NODE.size
+    bad = {
+        "a_text": b"no recording at all",
+        "b_empty": b"",
+        "c_newer": patched(8, (2).to_bytes(8, "little")),
+        "d_header": content[:1000],
+        "e_cut": content[: segment + 100_000],
+        "f_cut_early": content[: segment + 100],
+        "g_segment": patched(segment, b"hltsegm9"),
+        "h_size": patched(segment + 8 * f.S_SIZE, bytes(8)),
+        "i_parent": patched(node_1, (99).to_bytes(8, "little")),
+        "j_nodes": patched(segment + 8 * f.S_NUM_NODES, (10**9).to_bytes(8, "little")),
+        "k_short": content[:12],
+    }
+    for name, data in bad.items():
+        (tmp_path / f"{name}.hlt").write_bytes(data)
+    (tmp_path / "l_directory.hlt").mkdir()
+    (tmp_path / "other.txt").write_text("not looked at")
+    recordings, problems = timing.read_directory(tmp_path)
+    assert [r.path for r in recordings] == [good]
+    assert len(problems) == len(bad) + 1
+    for name, problem in zip([*bad, "l_directory"], problems, strict=True):
+        assert f"{name}.hlt" in str(problem)
+        assert isinstance(problem, ValueError)
+    assert "another format" in str(problems[0])
+    assert "version 2, this hotloop reads 1: update hotloop" in str(problems[2])
+    assert "ends in the middle" in str(problems[4])
+    with pytest.raises(timing.RecordingError, match="a_text"):
+        timing.read(tmp_path / "a_text.hlt")
+
+
+def test_random_damage_never_crashes_the_reader(started, tmp_path):
+    for _ in range(5000):
+        with started("a"), started("b"):
+            pass
+    path = timing.stop()
+    assert path is not None
+    content = path.read_bytes()
+    dice = random.Random(3)
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(20):
+            damaged[dice.choice([dice.randrange(70_000), dice.randrange(len(content))])] = (
+                dice.randrange(256)
+            )
+        path.write_bytes(damaged)
+        try:
+            timing.render(timing.read(path).tree())
+        except timing.RecordingError:
+            continue
+
+
+def test_another_machine_s_unfinished_recording_is_unknown(started, tmp_path):
+    with started("a"):
+        pass
+    recorder = _control.recorder()
+    assert recorder.path is not None
+    content = recorder.path.read_bytes()
+    host = os.uname().nodename.encode()
+    at = content.index(host, 200)
+    other = tmp_path / "other.hlt"
+    other.write_bytes(content[:at] + b"#" * len(host) + content[at + len(host) :])
+    assert timing.read(other).state == "unknown"
+
+
+def test_imports_stay_light(env, which):
+    script = (
+        "import sys; from hotloop.timing import span; span('a').__enter__();"
+        "print(sorted({'torch', 'gymnasium', 'numpy', 'rich'} & {m.split('.')[0] for m in "
+        "sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ("[]" if which == "c" else "['numpy']")
+
+
+def test_the_extension_s_constants_are_the_format_s():
+    recorder = pytest.importorskip("hotloop.timing._recorder")
+    assert recorder.TWINS == (
+        f.PERIOD, f.MAX_DEPTH, f.T_HIST, f.NUM_BUCKETS, f.BUCKET_SHIFT, f.S_NUM_NODES, f.S_FOLDED,
+        f.S_UNNAMED, f.EVENT_SIZE, f.OVERFLOW,
+    )  # fmt: skip
+
+
+def test_both_recorders_start_and_stop_while_threads_record(span, tmp_path):
+    import threading
+
+    running = True
+
+    def work():
+        while running:
+            with span("a"), span("b"):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(30):
+            timing.start(tmp_path)
+            time.sleep(0.005)
+            timing.stop()
+    running = False
+    for thread in threads:
+        thread.join()
+    recordings, problems = timing.read_directory(tmp_path)
+    assert not problems
+    assert len(recordings) == 30
+    for recording in recordings:
+        tree = recording.tree()
+        for _, node in tree.walk():
+            assert node.max_ns < 60e9
