@@ -41,8 +41,8 @@ lint: $(VENV)/installed
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt "stable-baselines3"
-	$(BIN)/python -m bench.timing
-	$(BIN)/python -m bench.train
+	$(BIN)/python -m bench timing
+	$(BIN)/python -m bench train
 
 wheel: $(VENV)/installed
 	rm -rf dist

@@ -1,8 +1,8 @@
-"""Write what the README shows from what was measured: tables, the timing tree, the curve.
+"""Write what the README and the pages show from what was measured: tables, timing tree, curve.
 
     python -m bench tables --run runs/demo
 
-Everything between `<!-- NAME -->` and `<!-- end NAME -->` in README.md is replaced.
+Everything between `<!-- NAME -->` and `<!-- end NAME -->` in a page is replaced.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from bench import storage
 
 ROOT = Path(__file__).parent.parent
-CURVE = ROOT / "docs" / "cartpole.png"
 
 
 def training_table() -> str:
@@ -34,6 +33,32 @@ def training_table() -> str:
     return "\n".join(lines)
 
 
+def learning_table() -> str:
+    """One row for each task that was learned, over seeds."""
+    lines = [
+        "| command | evaluation, 100 episodes each | training, first → last tenth |",
+        "|---|---|---|",
+    ]
+    for task in storage.load("learning")["tasks"].values():
+        runs = task["runs"]
+        evaluated = ", ".join(f"{run['mean_return']:.1f}" for run in runs)
+        trained = ", ".join(
+            f"{run['training_first_tenth']:.0f} → {run['training_last_tenth']:.0f}" for run in runs
+        )
+        lines.append(f"| `{task['command']}` | {evaluated} | {trained} |")
+    return "\n".join(lines)
+
+
+def timing_table() -> str:
+    """One row for each way to time a scope."""
+    lines = ["| one scope | ns, median of rounds (range) |", "|---|---|"]
+    for way in storage.load("timing")["ways"].values():
+        if way["ns"] is not None:
+            spread = f"{way['min_ns']:,.0f}–{way['max_ns']:,.0f}"
+            lines.append(f"| {way['about']} | {way['ns']:,.0f} ({spread}) |")
+    return "\n".join(lines)
+
+
 def timing_tree(run: Path) -> str:
     """The timing tree of a run."""
     from hotloop import timing
@@ -43,26 +68,24 @@ def timing_tree(run: Path) -> str:
     return "```\n" + "\n\n".join(trees) + "\n```"
 
 
-def replace(text: str, name: str, content: str) -> str:
-    """`text` with the part called `name` replaced."""
-    before, start, rest = text.partition(f"<!-- {name} -->")
+def replace(page: Path, name: str, content: str) -> None:
+    """Rewrite the part of `page` that is called `name`."""
+    before, start, rest = page.read_text().partition(f"<!-- {name} -->")
     _, end, after = rest.partition(f"<!-- end {name} -->")
     if not (start and end):
-        raise ValueError(f"README.md has no part between <!-- {name} --> and <!-- end {name} -->")
-    return f"{before}{start}\n{content}\n{end}{after}"
+        raise ValueError(f"{page} has no part between <!-- {name} --> and <!-- end {name} -->")
+    page.write_text(f"{before}{start}\n{content}\n{end}{after}")
 
 
 def main() -> int:
-    """Rewrite README.md."""
+    """Rewrite the pages."""
     parser = argparse.ArgumentParser(prog="python -m bench tables", description=__doc__)
     parser.add_argument("--run", type=Path, help="a run directory: its tree and curve are taken")
     options = parser.parse_args()
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    text = replace(text, "training table", training_table())
+    replace(ROOT / "README.md", "training table", training_table())
+    replace(ROOT / "docs" / "ppo.md", "learning table", learning_table())
+    replace(ROOT / "docs" / "timing.md", "timing table", timing_table())
     if options.run:
-        text = replace(text, "timing tree", timing_tree(options.run))
-        CURVE.parent.mkdir(exist_ok=True)
-        shutil.copyfile(options.run / "learning_curve.png", CURVE)
-    readme.write_text(text)
+        replace(ROOT / "README.md", "timing tree", timing_tree(options.run))
+        shutil.copyfile(options.run / "learning_curve.png", ROOT / "docs" / "cartpole.png")
     return 0

@@ -1,6 +1,6 @@
 """What one span costs, beside other ways to time a scope.
 
-    python -m bench.timing
+    python -m bench timing
 
 Each way runs in a process of its own; the rounds alternate, so that what else the machine does hits
 all of them. The figure is nanoseconds for one whole `with …("x"): pass`, less an empty loop, as the
@@ -10,21 +10,18 @@ median of a process's repeats; of the rounds, the median and the extremes are ke
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "timing.json"
+from bench import storage
+
 LOOPS, REPEATS = 50_000, 9
 
 
@@ -126,7 +123,7 @@ def _in_process(way: str) -> float | None:
 def main() -> int:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(
-        prog="bench.timing", description=(__doc__ or "").split("\n")[0]
+        prog="python -m bench timing", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--measure", choices=WAYS, help="one way, in this process")
     parser.add_argument("--rounds", type=int, default=7)
@@ -156,21 +153,10 @@ def main() -> int:
             "min_ns": round(low, 1),
             "max_ns": round(high, 1),
         }
-    result = {
-        "date": date.today().isoformat(),
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-        "system": f"{platform.system()} {platform.release().split('-')[0]}",
-        "versions": {
-            "python": platform.python_version(),
-            "numpy": importlib.metadata.version("numpy"),
-        },
-        "rounds": arguments.rounds,
-        "loops": LOOPS,
-        "ways": ways,
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    path = storage.save(
+        "timing", {"rounds": arguments.rounds, "loops": LOOPS, "repeats": REPEATS, "ways": ways}
+    )
+    print(f"stored: {path.relative_to(storage.RESULTS.parent.parent)}")
     return 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from hotloop.errors import CheckpointError, RunDirectoryError
 from hotloop.policies import ActorCritic, PolicySnapshot
 from hotloop.runs import RunDirectory
-from hotloop.runs.plots import episodes_of, learning_curve, running_mean
+from hotloop.runs.plots import episodes_of, learning_curve, running_mean, sparkline
 from tests.policies.test_policies import BOX, obs_spec
 
 
@@ -77,6 +77,14 @@ def test_metrics_survive_a_cut_last_line(tmp_path):
 def test_running_mean_literal():
     got = running_mean(np.array([1.0, 2.0, 6.0, 1.0]), window=2)
     np.testing.assert_allclose(got, [1.0, 1.5, 4.0, 3.5])
+
+
+def test_sparkline_literal():
+    steps = np.array([10, 20, 50, 60, 99])
+    got = sparkline(steps, np.array([10.0, 30.0, 20.0, 160.0, 370.0]), width=4)
+    assert got == "20 ▁▂█ 370"  # means 20, 90, 370; no episode ended in the second quarter
+    assert sparkline(steps, np.ones(5), width=2) == "1 ▁▁ 1"
+    assert sparkline(steps[:0], np.empty(0)) == ""
 
 
 @pytest.mark.parametrize("num_episodes", [0, 3])

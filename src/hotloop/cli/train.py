@@ -113,7 +113,7 @@ def _train(algorithm: Any, config: Any) -> int:
 def _conclude(run_dir: Path) -> None:
     """Draw the curve, print the timing tree and the largest cost."""
     from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import learning_curve
+    from hotloop.runs.plots import episodes_of, learning_curve, sparkline
 
     recordings, problems = timing.read_directory(run_dir / "timing")
     for problem in problems:
@@ -125,5 +125,8 @@ def _conclude(run_dir: Path) -> None:
         if cost is not None:
             print(f"The largest cost is {cost}.")
         print(f"Recording this took {timing.cost_share(recording):.2%} of it.")
-    curve = learning_curve(RunDirectory.open(run_dir))
-    print(f"run directory: {run_dir} (learning curve: {curve.name})")
+    run = RunDirectory.open(run_dir)
+    line = sparkline(*episodes_of(run))
+    if line:
+        print(f"\nreturn over steps: {line}")
+    print(f"learning curve: {learning_curve(run)}")

@@ -70,3 +70,26 @@ def running_mean(values: Array, window: int) -> Array:
     end = np.arange(1, len(values) + 1)
     start = np.maximum(end - window, 0)
     return (sums[end] - sums[start]) / (end - start)
+
+
+def sparkline(steps: Array, returns: Array, *, width: int = 50) -> str:
+    """A learning curve as one line of text, for terminals.
+
+    Args:
+        steps: int64, (E,), when each episode ended.
+        returns: float64, (E,).
+        width: characters; each is the mean of the episodes that ended in its share of the steps.
+
+    Returns:
+        `"22 ▁▂▅▇█ 500"`: the first and the last mean around the curve; empty without episodes.
+    """
+    if not len(returns):
+        return ""
+    column = np.minimum(steps * width // (steps.max() + 1), width - 1)
+    counts = np.bincount(column, minlength=width)
+    sums = np.bincount(column, weights=returns, minlength=width)
+    means = sums[counts > 0] / counts[counts > 0]
+    span = means.max() - means.min()
+    levels = np.round(7 * (means - means.min()) / span if span else np.zeros_like(means))
+    bars = "".join("▁▂▃▄▅▆▇█"[int(level)] for level in levels)
+    return f"{means[0]:.0f} {bars} {means[-1]:.0f}"
