@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import EnvironmentFailure
+from hotloop.errors import EnvironmentFailure, ShapeError
 from hotloop.types import Array, Fragment
 
 
@@ -66,6 +66,22 @@ def as_reward(value: Any) -> float:
     raise ValueError(
         f"the reward must be one number, got {describe_value(value)}: return `float(reward)`"
     )
+
+
+def check_call(env_id: str, action: Array, shape: tuple[int, ...], *, has_begun: bool) -> None:
+    """Refuse a `step` with the wrong number of actions, or before the first `reset`.
+
+    Raises:
+        ShapeError: `action` does not have `shape`.
+        EnvironmentFailure: not `has_begun`.
+    """
+    if action.shape != shape:
+        raise ShapeError(
+            f"`action` must have shape {shape}, got {action.shape}: pass one action for each "
+            "environment"
+        )
+    if not has_begun:
+        raise EnvironmentFailure(f"{env_id}: call `reset` before the first `step`")
 
 
 def check_finite(

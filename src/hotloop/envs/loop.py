@@ -9,6 +9,7 @@ import numpy as np
 
 from hotloop.envs.checks import (
     as_reward,
+    check_call,
     describe_exception,
     describe_value,
     failure,
@@ -17,7 +18,7 @@ from hotloop.envs.checks import (
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.protocol import allocate_step
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.errors import EnvironmentFailure, ShapeError, SpaceError
+from hotloop.errors import EnvironmentFailure, SpaceError
 from hotloop.timing import span
 from hotloop.types import Array, Episode, StepArrays
 
@@ -95,13 +96,7 @@ class EnvLoop:
         """See `VectorEnv.step`."""
         if out is None:
             out = self._own
-        if action.shape != self._action_shape:
-            raise ShapeError(
-                f"`action` must have shape {self._action_shape}, got {action.shape}: "
-                "pass one action for each environment"
-            )
-        if self._episode[0] < 0:
-            raise EnvironmentFailure(f"{self._env_id}: call `reset` before the first `step`")
+        check_call(self._env_id, action, self._action_shape, has_begun=self._episode[0] >= 0)
         next_obs, reward, terminated, truncated, valid, obs = out
         # Flags are rarely set: filling them once and setting those costs less than N assignments.
         terminated.fill(False)

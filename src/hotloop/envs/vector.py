@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hotloop.envs.checks import describe_exception, describe_value, failure, non_finite
+from hotloop.envs.checks import check_call, describe_exception, describe_value, failure, non_finite
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.protocol import allocate_step
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.errors import ConfigError, EnvironmentFailure, ShapeError
+from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.timing import span
 from hotloop.types import Array, Episode, StepArrays
 
@@ -101,13 +101,7 @@ class VectorAdapter:
         """See `VectorEnv.step`."""
         if out is None:
             out = self._own
-        if action.shape != self._action_shape:
-            raise ShapeError(
-                f"`action` must have shape {self._action_shape}, got {action.shape}: "
-                "pass one action for each environment"
-            )
-        if self._episode[0] < 0:
-            raise EnvironmentFailure(f"{self._env_id}: call `reset` before the first `step`")
+        check_call(self._env_id, action, self._action_shape, has_begun=self._episode[0] >= 0)
         next_obs, reward, terminated, truncated, valid, obs = out
         try:
             result = self._envs.step(self._decoder.batch(action))
