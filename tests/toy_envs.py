@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -112,3 +114,17 @@ class Text(ConstantReward):
     """Observes what no policy here can."""
 
     observation_space = spaces.Text(5)
+
+
+def next_step_signs(num_envs):
+    """`ChooseTheSign` in a vector environment that spends a call on each reset."""
+    envs = gymnasium.vector.SyncVectorEnv([ChooseTheSign] * num_envs)
+    return gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
+
+
+class SlowToMake(ConstantReward):
+    """Takes its time to start."""
+
+    def __init__(self):
+        super().__init__()
+        time.sleep(2)

@@ -72,7 +72,8 @@ def test_update_is_the_usual_one(action_spec, options):
 
     assert state.adam.step.item() == steps
     assert steps == 100 if config.target_kl is None else 0 < steps < 100
-    assert np.isfinite(metrics).all()
+    assert metrics["num_updates"] == steps
+    assert np.isfinite(list(metrics.values())).all()
     ours = layout.to_numpy(state.params)
     for name, theirs in peer.numpy().items():
         np.testing.assert_allclose(ours[name], theirs, rtol=2e-3, atol=2e-5, err_msg=name)
@@ -168,6 +169,101 @@ def test_interrupt_keeps_what_was_learned(tmp_path):
     assert state["timesteps"] == 384
 
 
+def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatch):
+    """The last step of an iteration may spoil what no loss has seen yet."""
+    learn, calls = ppo._learn, []
+
+    def spoiled(state, *args):
+        metrics = learn(state, *args)
+        calls.append(1)
+        if len(calls) == 2:
+            state.params[3] = float("inf")
+        return metrics
+
+    monkeypatch.setattr(ppo, "_learn", spoiled)
+    with pytest.raises(NonFiniteError, match="iteration 2 gave NaN or infinity in the parameters"):
+        train(tmp_path, env_id="CartPole-v1", total_timesteps=10_000)
+    params = RunDirectory.open(tmp_path / "run").load_policy()[1].params
+    assert all(np.isfinite(array).all() for array in params.values())
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path):
+    options = {"num_minibatches": 1, "update_epochs": 1, "learning_rate": 1e38}
+    with pytest.raises(NonFiniteError, match="the policy's outputs must be finite"):
+        train(tmp_path, toy_envs.ReachTheTarget, total_timesteps=10_000, **options)
+
+
+def test_an_interrupted_update_is_not_counted(tmp_path, monkeypatch):
+    calls = []
+    learn = ppo._learn
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return learn(*args)
+
+    monkeypatch.setattr(ppo, "_learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, env_id="CartPole-v1", total_timesteps=10_000)
+    _, snapshot, state = RunDirectory.open(tmp_path / "run").load_policy()
+    assert snapshot.version == 2
+    assert state["timesteps"] == 256  # of 384 collected
+
+
+def test_nothing_is_left_of_a_run_that_fails_before_its_first_iteration(tmp_path):
+    kwargs = {"how": "raises", "at": 5}
+    with pytest.raises(EnvironmentFailure, match=r"diverged \(toy_envs.py:\d+\)"):
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_error_is_the_one_that_is_seen(tmp_path):
+    class FailsTwice(toy_envs.Misbehaves):
+        def close(self):
+            raise RuntimeError("and close fails too")
+
+    with pytest.raises(EnvironmentFailure, match="the simulator diverged"):
+        train(tmp_path, FailsTwice, total_timesteps=10_000)
+
+
+def test_trains_where_resets_cost_a_step(tmp_path):
+    """Next-step autoreset: rows that are no transitions are neither counted nor learned from."""
+    result = train(
+        tmp_path,
+        toy_envs.next_step_signs,
+        env_kwargs={"num_envs": 4},
+        total_timesteps=6_000,
+        learning_rate=3e-3,
+        update_epochs=10,
+    )
+    assert result.mean_return > 0.85
+    lines = RunDirectory.open(result.run_dir).metrics()
+    # Episodes of one step: every other row is a reset.
+    assert lines[0]["timesteps"] == 64
+    assert all(len(line["episode_returns"]) == 64 for line in lines)
+
+
+def test_discount_and_lambda_reach_the_advantages(tmp_path, monkeypatch):
+    seen = []
+    gae = ppo.gae
+    monkeypatch.setattr(ppo, "gae", lambda *args, **kw: (seen.append(kw), gae(*args, **kw))[1])
+    train(tmp_path, env_id="CartPole-v1", total_timesteps=100, gamma=0.7, gae_lambda=0.3)
+    assert seen == [{"gamma": 0.7, "gae_lambda": 0.3}]
+
+
+def test_a_target_kl_stops_an_iteration_and_not_the_next(tmp_path):
+    result = train(
+        tmp_path, env_id="CartPole-v1", total_timesteps=1500, target_kl=1e-4, learning_rate=0.01
+    )
+    lines = RunDirectory.open(result.run_dir).metrics()
+    updates = [line["num_updates"] for line in lines]
+    assert all(1 <= count < 8 for count in updates)
+    # Only minibatches that counted are in the mean.
+    assert all(line["approx_kl"] <= 1.5e-4 for line in lines)
+
+
 def test_a_failing_environment_keeps_what_was_learned(tmp_path):
     kwargs = {"how": "nan_obs", "at": 70}
     with pytest.raises(EnvironmentFailure, match="environment 0"):
@@ -177,7 +273,7 @@ def test_a_failing_environment_keeps_what_was_learned(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     kwargs = {"how": "huge_reward", "at": 70}
-    with pytest.raises(NonFiniteError, match="losses of iteration 3 must be finite"):
+    with pytest.raises(NonFiniteError, match=r"iteration 3 gave NaN or infinity in .*value_loss"):
         train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
     params = RunDirectory.open(tmp_path / "run").load_policy()[1].params
     assert all(np.isfinite(array).all() for array in params.values())
@@ -193,12 +289,20 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
             {"num_minibatches": 3},
             r"must divide num_envs × num_steps = 8 × 128 = 1024, got 3: 2 does",
         ),
-        ({"num_envs": 0}, "`num_envs` must be positive, got 0"),
-        ({"gamma": 1.5}, r"`gamma` must lie in \[0, 1\], got 1.5"),
-        ({"learning_rate": float("nan")}, "`learning_rate` must be positive, got nan"),
+        ({"num_minibatches": 1000}, "1024 does"),
+        ({"num_envs": 0}, "`num_envs` must be a positive integer, got 0"),
+        ({"num_envs": 2.0}, "`num_envs` must be a positive integer, got 2.0"),
+        ({"total_timesteps": "100"}, "`total_timesteps` must be a positive integer, got '100'"),
+        ({"gamma": 1.5}, r"`gamma` must lie in \[0, 1\] and finite, got 1.5"),
+        ({"learning_rate": float("nan")}, "`learning_rate` must be positive and finite, got nan"),
+        ({"learning_rate": float("inf")}, "`learning_rate` must be positive and finite, got inf"),
         ({"entropy_coef": -1.0}, "`entropy_coef` must not be negative"),
-        ({"target_kl": 0.0}, "`target_kl` must be positive or None"),
-        ({"seed": -1}, "`seed` must lie in"),
+        ({"target_kl": 0.0}, "`target_kl` must be positive"),
+        ({"seed": -1}, "`seed` must be an integer in"),
+        ({"hidden_sizes": (64, 0)}, "`hidden_sizes` must be positive integers, got"),
+        ({"hidden_sizes": 64}, "`hidden_sizes` must be positive integers, got 64"),
+        ({"activation": "gelu"}, "`activation` must be 'tanh' or 'relu', got 'gelu'"),
+        ({"env_kwargs": {"f": print}}, "`env_kwargs` must be a dict that JSON can hold"),
         ({"num_minibatches": 1024}, "have no standard deviation"),
     ],
 )

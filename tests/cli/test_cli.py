@@ -81,7 +81,8 @@ def test_help(capsys, args):
         (["train", "ppo", "--env-id", "Cartpole-v1"], "did you mean 'CartPole-v1'"),
         (["train", "ppo", "--total-timestep", "10"], "--total-timesteps"),
         (["train", "ppo", "--num-envs", "many"], "--num-envs"),
-        (["train", "ppo", "--num-minibatches", "3"], "must divide"),
+        (["train", "ppo", "--num-minibatches", "3"], "hotloop: `num_minibatches` must divide"),
+        (["train", "ppo", "--env-id", "tests.toy_envs:Text"], "Text"),
         (["train", "ppo", "--env-kwargs", "g=1"], "expected a JSON object"),
         (["train", "ppo", "--env-kwargs", '{"gg": 1}', "--env-id", "Pendulum-v1"], "gg"),
         (["eval", "nowhere", "--episodes", "0"], "`--episodes` must be positive"),
@@ -103,7 +104,6 @@ def test_mistakes_in_the_arguments(capsys, tmp_path, args, message):
         (["eval", "nowhere"], "expected a run directory"),
         (["train", "ppo", "--run-dir", "{tmp}"], "it exists: give another --run-dir"),
         (["train", "ppo", "--runs-dir", "/proc/nowhere"], "can't be made"),
-        (["train", "ppo", "--env-id", "tests.toy_envs:Text"], "Text"),
         (
             ["train", "ppo", "--env-id", "tests.toy_envs:Misbehaves"],
             "environment 0, episode 0, step 4",
@@ -139,29 +139,153 @@ def test_a_missing_extra_is_named(capsys, monkeypatch):
     assert "needs torch: pip install 'hotloop[train]'" in err
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_keeps_metrics_and_tree(tmp_path, signal_number):
+def start_training(tmp_path, *args):
+    """A training in a process of its own, and its run directory."""
     run_dir = tmp_path / "run"
     process = subprocess.Popen(
-        [sys.executable, "-m", "hotloop", "train", "ppo", "--run-dir", str(run_dir)],
+        [sys.executable, "-m", "hotloop", "train", "ppo", "--run-dir", str(run_dir), *args],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    metrics = run_dir / "metrics.jsonl"
+    return process, run_dir
+
+
+def wait_for(process, condition):
     deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+    while not condition():
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal_number)
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("number", "repeats", "code"),
+    [
+        (signal.SIGINT, 1, 130),
+        (signal.SIGINT, 5, 130),  # an impatient user loses nothing
+        (signal.SIGTERM, 1, 143),
+        (signal.SIGHUP, 1, 129),
+    ],
+)
+def test_an_interrupted_run_keeps_metrics_and_tree(tmp_path, number, repeats, code):
+    process, run_dir = start_training(tmp_path)
+    metrics = run_dir / "metrics.jsonl"
+    wait_for(process, lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
+    for _ in range(repeats):
+        process.send_signal(number)
+        time.sleep(0.01)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert "kept" in err
+    assert process.returncode == code
+    assert err == "hotloop: interrupted; metrics, timing and policy are kept\n"
     assert "The largest cost is" in out
+    assert f"next: hotloop eval {run_dir}" in out
     assert (run_dir / "checkpoints" / "last" / "tensors.safetensors").exists()
-    assert metrics.read_text().count("\n") > 2
+    assert (run_dir / "learning_curve.png").exists()
+
+
+def test_a_run_interrupted_before_it_began_says_so(tmp_path):
+    process, run_dir = start_training(tmp_path, "--env-id", "tests.toy_envs:SlowToMake")
+    wait_for(process, run_dir.exists)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "hotloop: interrupted before the first iteration ended\n"
+    assert not run_dir.exists()
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_training(tmp_path):
+    process, run_dir = start_training(tmp_path, "--total-timesteps", "4096")
+    process.stdout.close()
+    assert process.wait(timeout=60) in (0, 1)
+    state = json.loads((run_dir / "checkpoints" / "last" / "state.json").read_text())
+    assert state["timesteps"] == 4096
+    process.stderr.close()
+
+
+def test_a_failure_in_mid_run_says_what_is_kept(capsys, tmp_path):
+    kwargs = json.dumps({"how": "raises", "at": 300})
+    run_dir = tmp_path / "run"
+    code, _, err = run(
+        capsys,
+        *("train", "ppo", "--env-id", "tests.toy_envs:Misbehaves", "--env-kwargs", kwargs),
+        *("--run-dir", run_dir),
+    )
+    assert code == 1
+    first, second = err.strip().splitlines()
+    assert first == f"what there was until then is kept: {run_dir}"
+    assert second.startswith("hotloop: tests.toy_envs:Misbehaves, environment 0, ")
+    assert "the simulator diverged (toy_envs.py:" in second
+    assert (run_dir / "checkpoints" / "last").exists()
+
+
+def test_eval_plays_the_checkpoint(capsys, tmp_path):
+    """A policy that always pushes left falls within 11 steps, whatever the seed."""
+    import numpy as np
+
+    from hotloop.policies import PolicySnapshot
+    from hotloop.runs import RunDirectory
+
+    run_dir = tmp_path / "run"
+    assert run(capsys, "train", "ppo", *SHORT, "--run-dir", run_dir)[0] == 0
+    directory = RunDirectory.open(run_dir)
+    network, snapshot, _ = directory.load_policy()
+    params = {name: np.zeros_like(array) for name, array in snapshot.params.items()}
+    params["policy.2.bias"][0] = 1.0
+    directory.save_policy("left", network, PolicySnapshot(version=1, params=params), {})
+    _, out, _ = run(capsys, "eval", run_dir, "--checkpoint", "left", "--json", "--episodes", 20)
+    returns = json.loads(out)["returns"]
+    assert 8 <= min(returns) <= max(returns) <= 11
+    # Other episodes than those of training, and others again with another seed.
+    _, other, _ = run(
+        capsys, "eval", run_dir, "--checkpoint", "left", "--json", "--episodes", 20, "--seed", 9
+    )
+    assert json.loads(other)["returns"] != returns
+
+
+def test_eval_refuses_other_spaces(capsys, tmp_path):
+    run_dir = tmp_path / "run"
+    assert run(capsys, "train", "ppo", *SHORT, "--run-dir", run_dir)[0] == 0
+    config = json.loads((run_dir / "config.json").read_text())
+    (run_dir / "config.json").write_text(json.dumps({**config, "env_id": "Acrobot-v1"}))
+    code, _, err = run(capsys, "eval", run_dir)
+    assert code == 1
+    assert "was trained on other spaces than 'Acrobot-v1' has now" in err
+
+
+def test_environments_of_the_current_folder(tmp_path):
+    source = Path(__file__).parent.parent / "toy_envs.py"
+    (tmp_path / "my_env.py").write_text(source.read_text())
+    command = Path(sys.executable).with_name("hotloop")
+    options = ["--env-id", "my_env:next_step_signs", "--env-kwargs", '{"num_envs": 8}']
+    args = [command, "train", "ppo", *options, *SHORT, "--run-dir", "run"]
+    subprocess.run(args, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(
+        [command, "eval", "run", "--episodes", "30"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines()[-1].endswith("over 30 episodes")
+
+
+def test_the_live_line():
+    from hotloop.cli.live import describe
+    from hotloop.runs import Report
+
+    report = Report(
+        run_dir=Path("r"),
+        timesteps=25_000,
+        total_timesteps=100_000,
+        elapsed_s=5.0,
+        mean_return=-12.34,
+        num_episodes=3,
+        metrics={},
+    )
+    assert describe(report, age_s=10.0).plain == (
+        "25,000/100,000 steps · 5,000/s (2,500/s with start-up) · mean return -12.3 · 0:15 left"
+    )
 
 
 def test_eval_needs_no_torch(capsys, tmp_path):

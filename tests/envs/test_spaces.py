@@ -210,7 +210,7 @@ def test_box_actions_are_clipped_inside(dtype):
 @pytest.mark.parametrize("shape", [(3,), (1, 1), ()])
 def test_actions_of_the_wrong_shape(shape):
     for _, envs in both_routes(spaces.Discrete(3)):
-        with pytest.raises(ShapeError, match=r"`action` must have shape \(1,\), got"):
+        with pytest.raises(ShapeError, match=r"`action` must be an array of shape \(1,\), got"):
             envs.step(np.zeros(shape, np.int64))
 
 

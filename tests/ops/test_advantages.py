@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop import gae
-from hotloop.errors import ShapeError
+from hotloop.errors import ConfigError, ShapeError
 from tests.reference import advantages as reference
 
 
@@ -65,6 +65,18 @@ def test_equals_the_sum_that_defines_it(num_steps, num_envs, gamma, gae_lambda, 
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])
+def test_flags_must_be_bool(dtype):
+    with pytest.raises(ShapeError, match="`terminated` must be bool, got"):
+        gae(next_value=NEVER, terminated=MIDDLE.astype(dtype), truncated=NEVER, **STEPS)
+
+
+def test_factors_must_be_fractions():
+    for name in ("gamma", "gae_lambda"):
+        with pytest.raises(ConfigError, match=f"`{name}` must lie in"):
+            gae(next_value=NEVER, terminated=NEVER, truncated=NEVER, **{**STEPS, name: 2.0})
+
+
 def test_shapes_must_agree():
     with pytest.raises(ShapeError, match=r"`value` must have the shape of `reward`, \(3, 1\)"):
         gae(
@@ -73,6 +85,9 @@ def test_shapes_must_agree():
             terminated=NEVER,
             truncated=NEVER,
         )
+    empty = np.zeros((0, 3), np.float32)
+    with pytest.raises(ShapeError, match="T ≥ 1"):
+        gae(empty, empty, empty, empty > 0, empty > 0, gamma=0.9, gae_lambda=0.9)
     flat = np.zeros(3, np.float32)
     with pytest.raises(ShapeError, match="time-major"):
         gae(flat, flat, flat, flat > 0, flat > 0, gamma=0.9, gae_lambda=0.9)

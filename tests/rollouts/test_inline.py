@@ -3,7 +3,7 @@ import pytest
 
 from hotloop import gae
 from hotloop.envs import make_vec
-from hotloop.errors import EnvironmentFailure
+from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot
 from hotloop.rollouts import InlineRollout
 from hotloop.rollouts.evaluation import evaluate
@@ -105,6 +105,29 @@ def test_misbehaving_environments_are_named(how, message):
     assert "environment 0" in str(caught.value)
 
 
+def test_nan_is_blamed_before_what_it_causes():
+    class NanThenRaise(toy_envs.ReachTheTarget):
+        count = 0
+
+        def step(self, action):
+            if not np.isfinite(action).all():
+                raise ValueError("bad action")
+            obs, reward, _, _, info = super().step(action)
+            self.count += 1
+            return (obs * np.nan if self.count == 4 else obs), reward, False, False, info
+
+    rollout = make_rollout(NanThenRaise)
+    with pytest.raises(EnvironmentFailure, match=r"step 3 .*next_obs\[0\]` must be finite"):
+        rollout.collect()
+
+
+def test_evaluation_gives_up_where_episodes_do_not_end():
+    envs = make_vec(toy_envs.ConstantReward, 2, env_kwargs={"length": 10**9})
+    policy = make_rollout(toy_envs.ConstantReward).policy
+    with pytest.raises(EnvironmentFailure, match="none did within 50 steps"):
+        evaluate(envs, policy, num_episodes=2, max_episode_steps=50)
+
+
 def test_rows_that_are_no_transitions_are_left_out():
     fragment = Fragment.allocate(
         4, 2, obs_shape=(1,), obs_dtype="float32", action_shape=(), action_dtype="int64"
@@ -121,6 +144,9 @@ def test_rows_that_are_no_transitions_are_left_out():
     assert kept[:2] == [0, 1]
     np.testing.assert_array_equal(flat["advantages"], kept)
     np.testing.assert_array_equal(flat["returns"], kept)
+    fragment.valid[...] = False
+    with pytest.raises(ConfigError, match="raise `num_steps`"):
+        flatten_valid(fragment, advantages, rng)
 
 
 def test_evaluation_plays_each_environments_share():

@@ -1,13 +1,17 @@
 import dataclasses
 import json
 import os
+import resource
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hotloop.errors import CheckpointError, RunDirectoryError
 from hotloop.policies import ActorCritic, PolicySnapshot
-from hotloop.runs import RunDirectory
+from hotloop.runs import RunDirectory, delayed_interrupt
 from hotloop.runs.plots import episodes_of, learning_curve, running_mean, sparkline
 from tests.policies.test_policies import BOX, obs_spec
 
@@ -49,6 +53,20 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError, match="can't be made"):
         create(tmp_path, tmp_path / "file" / "run")
+
+
+def test_runs_of_the_same_second_do_not_meet(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: create(tmp_path).path, range(16)))
+    assert len(set(made)) == 16
+
+
+@pytest.mark.parametrize("text", ["{}", "[", '"text"'])
+def test_a_damaged_configuration_is_named(tmp_path, text):
+    run = create(tmp_path)
+    (run.path / "config.json").write_text(text)
+    with pytest.raises(RunDirectoryError, match=r"config.json is damaged"):
+        _ = run.config
 
 
 def test_open_wants_a_run(tmp_path):
@@ -109,19 +127,54 @@ def test_checkpoint_round_trip(tmp_path):
     assert os.listdir(run.path / "checkpoints") == ["last"]
 
 
-def test_a_failed_write_keeps_the_checkpoint_before(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_checkpoint_before(tmp_path):
     run = create(tmp_path)
     network, snapshot = network_and_snapshot()
     run.save_policy("last", network, snapshot, {"timesteps": 1})
 
-    def full_disk(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
+    # The file may not grow beyond 100 bytes: what a full disk looks like from inside.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(RunDirectoryError, match=r"can't be written.*free some space"):
+            run.save_policy("last", network, snapshot, {"timesteps": 2})
+        with pytest.raises(RunDirectoryError, match=r"metrics.jsonl can't be written"):
+            run.log({"timesteps": 1, "episode_returns": [1.0] * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert run.load_policy("last")[2]["timesteps"] == 1
+    assert os.listdir(run.path / "checkpoints") == ["last"]
 
-    monkeypatch.setattr("safetensors.numpy.save_file", full_disk)
-    with pytest.raises(RunDirectoryError, match=r"No space left on device.*one before is kept"):
+
+def test_a_failed_exchange_puts_the_checkpoint_before_back(tmp_path, monkeypatch):
+    run = create(tmp_path)
+    network, snapshot = network_and_snapshot()
+    run.save_policy("last", network, snapshot, {"timesteps": 1})
+    rename = Path.rename
+
+    def second_fails(self, target):
+        if self.name == ".last.tmp":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", second_fails)
+    with pytest.raises(RunDirectoryError, match="Input/output error"):
         run.save_policy("last", network, snapshot, {"timesteps": 2})
     assert run.load_policy("last")[2]["timesteps"] == 1
     assert os.listdir(run.path / "checkpoints") == ["last"]
+
+
+def test_a_signal_waits_for_what_is_half_written():
+    done = []
+
+    def interrupted():
+        with delayed_interrupt():
+            signal.raise_signal(signal.SIGINT)
+            done.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == ["the rest"]
 
 
 def test_damaged_checkpoints_are_refused(tmp_path):

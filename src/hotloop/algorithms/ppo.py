@@ -15,6 +15,7 @@ followed: truncation is not taken for termination (`hotloop.ops.gae`).
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor
 
 from hotloop import timing
-from hotloop.envs import environment_name, make_vec
+from hotloop.envs import VectorEnv, environment_name, make_vec
 from hotloop.errors import ConfigError, NonFiniteError
 from hotloop.learner import (
     AdamState,
@@ -41,7 +42,7 @@ from hotloop.ops import gae, losses
 from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot, networks
 from hotloop.rollouts import InlineRollout
 from hotloop.rollouts.inline import flatten_valid
-from hotloop.runs import OnReport, Report, Result, RunDirectory
+from hotloop.runs import OnReport, Report, Result, RunDirectory, check_fields, delayed_interrupt
 from hotloop.timing import span
 
 METRICS = (
@@ -108,25 +109,18 @@ class Config:
     """This run's directory, which must not exist; None: <runs-dir>/<env>__ppo__<seed>__<time>."""
 
     def __post_init__(self) -> None:
-        positive = (
-            *("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches"),
-            *("learning_rate", "clip_range", "max_grad_norm", "torch_threads"),
+        check_fields(
+            self,
+            counts=(
+                *("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches"),
+                "torch_threads",
+            ),
+            positive=("learning_rate", "clip_range", "max_grad_norm", "target_kl"),
+            not_negative=("entropy_coef", "value_coef"),
+            fractions=("gamma", "gae_lambda"),
         )
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"`{name}` must be positive, got {getattr(self, name)}")
-        for name in ("gamma", "gae_lambda"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"`{name}` must lie in [0, 1], got {getattr(self, name)}")
-        for name in ("entropy_coef", "value_coef"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"`{name}` must not be negative, got {getattr(self, name)}")
-        if self.target_kl is not None and not self.target_kl > 0:
-            raise ConfigError(f"`target_kl` must be positive or None, got {self.target_kl}")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"`seed` must lie in [0, 2⁶³), got {self.seed}")
         if self.batch_size % self.num_minibatches:
-            divisors = [n for n in range(1, 65) if self.batch_size % n == 0]
+            divisors = (n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0)
             near = min(divisors, key=lambda n: abs(n - self.num_minibatches))
             raise ConfigError(
                 f"`num_minibatches` must divide num_envs × num_steps = {self.num_envs} × "
@@ -282,44 +276,57 @@ def train(
         EnvironmentFailure: an environment raised or gave what its spaces rule out.
         NonFiniteError: a loss was NaN or infinite.
         KeyboardInterrupt: after metrics, timing and the last policy were written.
+
+    The process's timing goes to the run directory from here to the end; a recording that the caller
+    started ends, and `timing.start` begins a new one afterwards.
     """
-    envs = make_vec(
-        env or config.env_id, config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs
+    environment = config.env_id if env is None else env
+    run = RunDirectory.create(
+        config.run_dir,
+        runs_dir=config.runs_dir,
+        env_id=environment_name(environment),
+        algorithm="ppo",
+        seed=config.seed,
+        config=config,
     )
+    timing.start(run.path / "timing", component="learner")
+    envs = None
     try:
+        with span("make_envs"):
+            envs = make_vec(
+                environment, config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs
+            )
         network = ActorCritic(
             obs_spec=envs.obs_spec,
             action_spec=envs.action_spec,
             hidden_sizes=tuple(config.hidden_sizes),
             activation=config.activation,
         )
-        run = RunDirectory.create(
-            config.run_dir,
-            runs_dir=config.runs_dir,
-            env_id=environment_name(env or config.env_id),
-            algorithm="ppo",
-            seed=config.seed,
-            config=config,
-        )
-        timing.start(run.path / "timing", component="learner")
-        try:
-            with torch_threads(config.torch_threads):
-                return _train(config, envs, network, run, on_report)
-        finally:
-            timing.stop()
-            run.close()
-    finally:
-        envs.close()
+        with torch_threads(config.torch_threads):
+            result = _train(config, envs, network, run, on_report)
+    except BaseException:
+        timing.stop()
+        run.close()
+        if not run.has_metrics:  # it ended before its first iteration did
+            run.remove()
+        if envs is not None:
+            with contextlib.suppress(Exception):  # what went wrong first is what should be seen
+                envs.close()
+        raise
+    timing.stop()
+    run.close()
+    envs.close()
+    return result
 
 
 def _train(
     config: Config,
-    envs: Any,
+    envs: VectorEnv,
     network: ActorCritic,
     run: RunDirectory,
     on_report: OnReport | None,
 ) -> Result:
-    with span("start_up"):
+    with span("make_learner"):
         layout = ParameterLayout(network.parameter_shapes())
         params = layout.pack(network.initial_parameters(config.seed))
         state = State(params, AdamState.zeros(params), torch.ones((), dtype=torch.bool))
@@ -332,6 +339,7 @@ def _train(
 
     recent_returns: deque[float] = deque(maxlen=100)
     num_episodes = 0
+    learned_from = 0  # transitions that `snapshot` has learned from
     status: Literal["finished", "stopped"] = "finished"
     started = time.perf_counter()
 
@@ -380,16 +388,18 @@ def _train(
                 metrics = _learn(state, batch, learning_rate, step, config, rng)
 
             iteration += 1
-            named_metrics: dict[str, float] = dict(zip(METRICS, metrics, strict=True))
-            named_metrics["learning_rate"] = learning_rate.item()
-            named_metrics["explained_variance"] = explained_variance(batch)
-            if not np.isfinite(metrics).all():
+            metrics["learning_rate"] = learning_rate.item()
+            metrics["explained_variance"] = explained_variance(batch)
+            bad = [name for name in METRICS if not np.isfinite(metrics[name])]
+            if bad or not torch.isfinite(state.params).all().item():
                 raise NonFiniteError(
-                    f"the losses of iteration {iteration} must be finite, got {named_metrics}: "
-                    "lower `learning_rate` or `max_grad_norm`, and check the scale of the rewards"
+                    "losses and parameters must be finite, but iteration "
+                    f"{iteration} gave NaN or infinity in {', '.join(bad) or 'the parameters'}: "
+                    "lower `learning_rate`, and check the scale of the rewards"
                 )
             with span("publish"):
                 snapshot = PolicySnapshot(version=iteration, params=layout.to_numpy(state.params))
+                learned_from = rollout.num_transitions
                 rollout.publish(snapshot)
             with span("report"):
                 episodes = rollout.pop_episodes()
@@ -402,15 +412,15 @@ def _train(
                         "elapsed_s": round(time.perf_counter() - started, 6),
                         "episode_returns": [e.undiscounted_return for e in episodes],
                         "episode_lengths": [e.length for e in episodes],
-                        **named_metrics,
+                        **metrics,
                     }
                 )
-                if report(named_metrics):
+                if report(metrics):
                     status = "stopped"
     finally:
         # Also on Ctrl-C and on errors: `snapshot` is always a whole iteration's.
-        with span("save"):
-            run.save_policy("last", network, snapshot, {"timesteps": rollout.num_transitions})
+        with span("save"), delayed_interrupt():
+            run.save_policy("last", network, snapshot, {"timesteps": learned_from})
 
     return Result(
         policy=policy,
@@ -429,10 +439,16 @@ def _learn(
     step: Callable[[State, Batch, Tensor], Tensor],
     config: Config,
     rng: np.random.Generator,
-) -> list[float]:
-    """All epochs on one fragment; gives the mean of `METRICS` over the minibatches that counted."""
+) -> dict[str, float]:
+    """All epochs on one fragment.
+
+    Returns:
+        `METRICS`, each the mean over the minibatches whose step counted, and `num_updates`, how
+        many did.
+    """
     state.active.fill_(True)
     metrics: list[Tensor] = []
+    counted: list[Tensor] = []
     for _ in range(config.update_epochs):
         # One gather a pass; its minibatches are then views.
         order = torch.from_numpy(rng.permutation(config.batch_size))
@@ -441,10 +457,16 @@ def _learn(
             minibatch = Batch(*(x.narrow(0, start, config.minibatch_size) for x in shuffled))
             with span("minibatch"):
                 metrics.append(step(state, minibatch, learning_rate))
+            if config.target_kl is not None:
+                counted.append(state.active.clone())
         # The one synchronisation of a pass, and only where a target is set.
         if config.target_kl is not None and not state.active.item():
             break
-    return torch.stack(metrics).mean(0).tolist()
+    rows = torch.stack(metrics)
+    if counted:
+        rows = rows[torch.stack(counted)]
+    means = dict(zip(METRICS, rows.mean(0).tolist(), strict=True))
+    return {**means, "num_updates": float(len(rows))}
 
 
 def explained_variance(batch: Batch) -> float:

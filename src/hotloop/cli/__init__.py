@@ -8,7 +8,14 @@ import os
 import sys
 import traceback
 
-from hotloop.errors import ConfigError, HotloopError, MissingExtraError, UnknownNameError, nearest
+from hotloop.errors import (
+    ConfigError,
+    HotloopError,
+    MissingExtraError,
+    SpaceError,
+    UnknownNameError,
+    nearest,
+)
 
 # Subcommand → module of this package, and what it does.
 COMMANDS = {
@@ -50,11 +57,11 @@ def main(argv: list[str] | None = None) -> int:
         if debug:
             raise
         _fail(str(error))
-        return 2 if isinstance(error, (ConfigError, UnknownNameError)) else 1
+        return 2 if isinstance(error, (ConfigError, SpaceError, UnknownNameError)) else 1
     except KeyboardInterrupt:
         _fail("interrupted")
         return 130
-    except BrokenPipeError:  # `hotloop … | head`
+    except BrokenPipeError:  # `hotloop … | head`: what it still prints goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

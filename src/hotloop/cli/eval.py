@@ -50,7 +50,7 @@ def run(args: list[str]) -> int:
     config = directory.config["config"]
     envs = make_vec(
         directory.config["env_id"],
-        min(options.episodes, 10),
+        config["num_envs"],
         seed=config["seed"] if options.seed is None else options.seed,
         env_kwargs=config["env_kwargs"],
         stream="evaluation",

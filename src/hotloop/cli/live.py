@@ -23,43 +23,48 @@ class LiveLine:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.run_dir: Path | None = None
+        self.report: Report | None = None
         self._console = console or Console()
         self._is_live = self._console.is_terminal
         self._interval_s = 0.25 if self._is_live else 5.0
-        self._shown_at = -math.inf
+        self._shown_at = time.monotonic() - (self._interval_s if self._is_live else 0.0)
         self._live: Live | None = None
-        self._last: Text | None = None
+        self._is_broken = False
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Where the run is written; None before its first report."""
+        return self.report.run_dir if self.report else None
 
     def show(self, report: Report) -> None:
         """Draw `report`, unless the last drawing is too recent."""
-        self.run_dir = report.run_dir
-        text = describe(report, process_age_s())
-        self._last = text
+        self.report = report
         now = time.monotonic()
-        if now - self._shown_at < self._interval_s:
-            return
-        self._shown_at = now
-        self._draw(text)
+        if now - self._shown_at >= self._interval_s:
+            self._shown_at = now
+            self._draw(report)
 
     def close(self) -> None:
         """Draw the last report and leave the line standing."""
-        if self._last is not None:
-            self._draw(self._last)
+        if self.report is not None:
+            self._draw(self.report)
         if self._live is not None:
             self._live.stop()
             self._live = None
-        self._last = None
 
-    def _draw(self, text: Text) -> None:
-        if not self._is_live:
-            self._console.print(text, soft_wrap=True)
-            return
-        if self._live is None:
-            # No refresh thread: standard profilers should see one thread, the training's.
-            self._live = Live(console=self._console, auto_refresh=False)
-            self._live.start()
-        self._live.update(text, refresh=True)
+    def _draw(self, report: Report) -> None:
+        text = describe(report, process_age_s())
+        if self._is_live:
+            if self._live is None:
+                # No refresh thread: standard profilers should see one thread, the training's.
+                self._live = Live(console=self._console, auto_refresh=False)
+                self._live.start()
+            self._live.update(text, refresh=True)
+        elif not self._is_broken:
+            try:
+                print(text.plain, flush=True)
+            except OSError:  # nobody reads any more, or the disk is full: the run goes on
+                self._is_broken = True
 
 
 def describe(report: Report, age_s: float) -> Text:

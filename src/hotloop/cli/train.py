@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
-import signal
+import shlex
 import sys
-from pathlib import Path
 from typing import Any
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS
 from hotloop.cli import need
 from hotloop.cli.live import LiveLine
+from hotloop.cli.signals import Ended, end_once, ignore
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 HELP = """usage: hotloop train ALGORITHM [options]
@@ -75,7 +75,10 @@ def parse(config_class: type, args: list[str], *, prog: str) -> Any:
             str_from_instance=lambda value: [json.dumps(value)],
         )
 
-    return tyro.cli(config_class, args=args, prog=prog, registry=registry)
+    # Parsed without its checks, so that a mistake they find is told as every other one is.
+    unchecked = type(config_class.__name__, (config_class,), {"__post_init__": lambda _: None})
+    unchecked.__doc__ = config_class.__doc__
+    return config_class(**vars(tyro.cli(unchecked, args=args, prog=prog, registry=registry)))
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -90,43 +93,53 @@ def _json_object(text: str) -> dict[str, Any]:
 
 def _train(algorithm: Any, config: Any) -> int:
     live = LiveLine()
-    # `kill` should end a run as cleanly as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        result = algorithm.train(config, on_report=live.show)
-    except KeyboardInterrupt:
+    with end_once():
+        try:
+            algorithm.train(config, on_report=live.show)
+        except Ended as ended:
+            live.close()
+            if live.run_dir is None or not live.run_dir.exists():
+                print("hotloop: interrupted before the first iteration ended", file=sys.stderr)
+                return ended.exit_code
+            _conclude(live)
+            print("hotloop: interrupted; metrics, timing and policy are kept", file=sys.stderr)
+            return ended.exit_code
+        except BaseException:
+            live.close()
+            if live.run_dir is not None and live.run_dir.exists():
+                print(f"what there was until then is kept: {live.run_dir}", file=sys.stderr)
+            raise
+        ignore()
         live.close()
-        if live.run_dir is not None:
-            _conclude(live.run_dir)
-        print("interrupted: metrics, timing and the last policy are kept", file=sys.stderr)
-        return 130
-    except BaseException:
-        live.close()
-        raise
-    live.close()
-    _conclude(result.run_dir)
-    print(f"mean return of the last 100 training episodes: {result.mean_return:.1f}")
-    print(f"next: hotloop eval {result.run_dir}")
+        _conclude(live)
     return 0
 
 
-def _conclude(run_dir: Path) -> None:
-    """Draw the curve, print the timing tree and the largest cost."""
+def _conclude(live: LiveLine) -> None:
+    """Print the timing tree, the largest cost, the curve and what to do next."""
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import episodes_of, learning_curve, sparkline
 
-    recordings, problems = timing.read_directory(run_dir / "timing")
+    report = live.report
+    assert report is not None
+    recordings, problems = timing.read_directory(report.run_dir / "timing")
     for problem in problems:
         print(f"timing: {problem}", file=sys.stderr)
     for recording in recordings:
         tree = recording.tree()
-        print(f"\n{timing.render(tree)}\n")
         cost = timing.costliest(tree)
-        if cost is not None:
-            print(f"The largest cost is {cost}.")
+        if cost is None:
+            print("\nno timing: its file could not be written")
+            continue
+        print(f"\n{timing.render(tree)}\n\nThe largest cost is {cost}.")
         print(f"Recording this took {timing.cost_share(recording):.2%} of it.")
-    run = RunDirectory.open(run_dir)
-    line = sparkline(*episodes_of(run))
-    if line:
-        print(f"\nreturn over steps: {line}")
+    run = RunDirectory.open(report.run_dir)
+    steps, returns = episodes_of(run)
+    if len(returns):
+        print(f"\nreturn over steps: {sparkline(steps, returns)}")
+        last = min(len(returns), 100)
+        print(f"mean return of the last {last} training episodes: {returns[-last:].mean():.1f}")
+    else:
+        print("\nno episode ended")
     print(f"learning curve: {learning_curve(run)}")
+    print(f"next: hotloop eval {shlex.quote(str(run.path))}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sized
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,9 +40,11 @@ def failure(
 
 
 def describe_exception(error: BaseException) -> str:
-    """`ValueError: its message`, or the bare type where there is no message."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """`ValueError: its message (my_env.py:12)`: the first line of it, and where it was raised."""
+    text = str(error).strip().split("\n")[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if len(frames) > 1 else ""
+    return f"{type(error).__name__}{': ' if text else ''}{text}{where}"
 
 
 def describe_value(value: object) -> str:
@@ -75,13 +79,14 @@ def check_call(env_id: str, action: Array, shape: tuple[int, ...], *, has_begun:
         ShapeError: `action` does not have `shape`.
         EnvironmentFailure: not `has_begun`.
     """
-    if action.shape != shape:
+    if getattr(action, "shape", None) != shape:
         raise ShapeError(
-            f"`action` must have shape {shape}, got {action.shape}: pass one action for each "
+            f"`action` must be an array of shape {shape}, got "
+            f"{getattr(action, 'shape', None) or describe_value(action)}: pass one action for each "
             "environment"
         )
     if not has_begun:
-        raise EnvironmentFailure(f"{env_id}: call `reset` before the first `step`")
+        raise EnvironmentFailure(f"{env_id}: call `reset` before `step`, and neither after `close`")
 
 
 def check_finite(

@@ -161,6 +161,7 @@ class EnvLoop:
     def close(self) -> None:
         """See `VectorEnv.close`."""
         envs, self._envs = self._envs, []
+        self._episode = [-1] * self.num_envs
         close_all(envs)
 
     def _begin_episode(self, i: int, row: Array) -> None:

@@ -150,6 +150,7 @@ class VectorAdapter:
         """See `VectorEnv.close`."""
         if not self._is_closed:
             self._is_closed = True
+            self._episode = [-1] * self.num_envs
             self._envs.close()
 
     def _mark_resets(self, out: StepArrays) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hotloop.errors import ShapeError
+from hotloop.errors import ConfigError, ShapeError
 from hotloop.types import Array
 
 
@@ -38,22 +38,33 @@ def gae(
         Advantages, float32, (T, N). The λ-returns are `advantages + value`.
 
     Raises:
-        ShapeError: the arrays are not (T, N), or their shapes differ.
+        ShapeError: arrays are not (T, N) with T ≥ 1, their shapes differ, or flags are not bool.
+        ConfigError: γ or λ is not in [0, 1].
     """
+    reward, value, next_value, terminated, truncated = map(
+        np.asarray, (reward, value, next_value, terminated, truncated)
+    )
     named = {
         "value": value,
         "next_value": next_value,
         "terminated": terminated,
         "truncated": truncated,
     }
-    if reward.ndim != 2:
-        raise ShapeError(f"`reward` must be time-major, (T, N), got shape {reward.shape}")
+    if reward.ndim != 2 or not len(reward):
+        raise ShapeError(f"`reward` must be time-major, (T, N), T ≥ 1, got shape {reward.shape}")
     for name, array in named.items():
         if array.shape != reward.shape:
             raise ShapeError(
                 f"`{name}` must have the shape of `reward`, {reward.shape}, got {array.shape}: "
                 "pass all of them time-major, (T, N)"
             )
+    for name, flags in (("terminated", terminated), ("truncated", truncated)):
+        if flags.dtype != np.bool_:
+            # ~1 is −2: integers would give wrong advantages without a word.
+            raise ShapeError(f"`{name}` must be bool, got {flags.dtype}: `.astype(bool)`")
+    for name, factor in (("gamma", gamma), ("gae_lambda", gae_lambda)):
+        if not 0.0 <= factor <= 1.0:
+            raise ConfigError(f"`{name}` must lie in [0, 1], got {factor}")
     delta = reward + np.float32(gamma) * (next_value * ~terminated) - value
     delta = np.ascontiguousarray(delta, dtype=np.float32)
     carry = np.float32(gamma * gae_lambda) * ~(terminated | truncated)

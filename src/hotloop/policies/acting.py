@@ -29,8 +29,9 @@ class ActingPolicy:
         self.network = network
         spec = network.action_spec
         self._segments = np.cumsum((0, *spec.nvec)) if spec.kind == "multi_discrete" else None
-        self._scratch: dict[tuple[str, int], list[Array]] = {}
-        self._generator = np.random.default_rng(0)
+        # Of each network, for the batch size that came last: a rollout's is always the same.
+        self._scratch: dict[str, list[Array]] = {"policy": [], "value": []}
+        self._rng = np.random.default_rng(0)
         self.load(snapshot)
 
     def load(self, snapshot: PolicySnapshot) -> None:
@@ -139,13 +140,20 @@ class ActingPolicy:
 
     # --- the user's side ------------------------------------------------------------------------
 
-    def act(self, obs: Array, *, deterministic: bool = True) -> Array:
+    def act(
+        self,
+        obs: Array,
+        *,
+        deterministic: bool = True,
+        rng: np.random.Generator | None = None,
+    ) -> Array:
         """Actions for the environment: `env.step(policy.act(obs))`.
 
         Args:
-            obs: one observation, `obs_shape`, or a batch, (B, *obs_shape), flattened as
-                `network.obs_spec.layout` says where the environment's is a dict or a tuple.
+            obs: one observation, `obs_shape`, or a batch, (B, *obs_shape). Where the environment's
+                is a dict, a tuple or discrete: the vector that `make_vec` makes of it.
             deterministic: take the most probable action (the mean); else draw one.
+            rng: to draw with; by default the policy's own, seeded with 0.
 
         Returns:
             One action or a batch of them, box actions clipped to their bounds.
@@ -166,11 +174,12 @@ class ActingPolicy:
         if deterministic:
             action = self.greedy(batch)
         else:
+            rng = rng or self._rng
             head = self.head(batch)
             if self.network.is_continuous:
-                noise = self._generator.standard_normal(head.shape, np.float32)
+                noise = rng.standard_normal(head.shape, np.float32)
             else:
-                noise = self._generator.gumbel(size=head.shape).astype(np.float32)
+                noise = rng.gumbel(size=head.shape).astype(np.float32)
             action = np.empty((len(batch), *spec.shape), spec.dtype)
             self.choose(head, noise, action)
         if spec.kind == "discrete":
@@ -183,16 +192,15 @@ class ActingPolicy:
         return action[0] if is_single else action
 
     def _forward(self, name: str, obs: Array, out: Array | None) -> Array:
-        hidden = obs.reshape(len(obs), -1)
+        hidden = obs.reshape(len(obs), self.network.obs_size)
         if hidden.dtype != np.float32:
             hidden = hidden.astype(np.float32)
         layers = self._layers[name]
-        scratch = self._scratch.get((name, len(obs)))
-        if scratch is None:
+        scratch = self._scratch[name]
+        if not scratch or len(scratch[0]) != len(obs):
             widths = [weight.shape[1] for weight, _ in layers[:-1]]
             scratch = [np.empty((len(obs), width), np.float32) for width in widths]
-            if len(obs) <= 1024:  # the rollout's own batches; larger ones come once a fragment
-                self._scratch[name, len(obs)] = scratch
+            self._scratch[name] = scratch
         for (weight, bias), buffer in zip(layers[:-1], scratch, strict=True):
             np.matmul(hidden, weight, out=buffer)
             np.add(buffer, bias, out=buffer)

@@ -53,11 +53,13 @@ class ActorCritic:
             raise ConfigError(f"`hidden_sizes` must be positive, got {self.hidden_sizes}")
         if self.activation not in ("tanh", "relu"):
             raise ConfigError(f"`activation` must be 'tanh' or 'relu', got '{self.activation}'")
+        for what, size in (("observations", self.obs_size), ("actions", self.head_size)):
+            if size == 0:
+                raise SpaceError(f"{what} must hold a number, got a space of none: widen it")
         if self.obs_spec.dtype == "uint8" and len(self.obs_spec.shape) == 3:
             raise SpaceError(
                 f"images of shape {self.obs_spec.shape} need a convolutional policy, which hotloop "
-                "does not have yet: wrap the environment so that it gives feature vectors "
-                "(gymnasium.wrappers.FlattenObservation takes the pixels as they are)"
+                "does not have yet: choose an environment that observes features"
             )
 
     @property

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from hotloop.envs import VectorEnv
+from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy
 from hotloop.types import Episode
 
 
-def evaluate(envs: VectorEnv, policy: ActingPolicy, *, num_episodes: int) -> list[Episode]:
+def evaluate(
+    envs: VectorEnv,
+    policy: ActingPolicy,
+    *,
+    num_episodes: int,
+    max_episode_steps: int = 1_000_000,
+) -> list[Episode]:
     """Play episodes with the most probable actions.
 
     Each environment plays its own share, whatever the others do: the first `num_episodes` to end
@@ -17,18 +24,30 @@ def evaluate(envs: VectorEnv, policy: ActingPolicy, *, num_episodes: int) -> lis
         envs: stepped side by side until each has played its share.
         policy: acts.
         num_episodes: how many.
+        max_episode_steps: give up when so many steps end no episode.
 
     Returns:
         The episodes, by environment and episode.
+
+    Raises:
+        EnvironmentFailure: episodes do not end.
     """
     share, rest = divmod(num_episodes, envs.num_envs)
     wanted = {env: share + (env < rest) for env in range(envs.num_envs)}
     missing = num_episodes
     kept: list[Episode] = []
     obs = envs.reset()
+    steps_since_end = 0
     while missing:
         obs = envs.step(policy.greedy(obs)).obs
-        for episode in envs.pop_episodes():
+        ended = envs.pop_episodes()
+        steps_since_end = 0 if ended else steps_since_end + 1
+        if steps_since_end > max_episode_steps:
+            raise EnvironmentFailure(
+                f"an episode must end, but none did within {max_episode_steps:,} steps: give the "
+                "environment a time limit (`max_episode_steps` where it is registered)"
+            )
+        for episode in ended:
             if episode.episode < wanted[episode.env]:
                 kept.append(episode)
                 missing -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hotloop.envs import VectorEnv, check_finite
+from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.timing import span
 from hotloop.types import Array, Episode, Fragment
@@ -55,6 +56,7 @@ class InlineRollout:
 
         Raises:
             EnvironmentFailure: an environment raised, or gave NaN or a wrong shape.
+            NonFiniteError: the policy's outputs were NaN or infinite.
         """
         fragment, policy, envs = self.fragment, self.policy, self.envs
         num_steps = fragment.num_steps
@@ -70,14 +72,20 @@ class InlineRollout:
                 num_steps=num_steps,
                 num_envs=envs.num_envs,
             )
-        for (obs, head, action, arrays), step_noise in zip(self._rows, noise, strict=True):
+        rows = zip(self._rows, noise, strict=True)
+        for t, ((obs, head, action, arrays), step_noise) in enumerate(rows):
             with span("act"):
                 policy.head(obs, out=head)
                 policy.choose(head, step_noise, action)
             with span("env_step"):
-                envs.step(action, arrays)
+                try:
+                    envs.step(action, arrays)
+                except EnvironmentFailure:
+                    # What failed may have been given NaN, by itself or by the policy.
+                    self._check_finite(t)
+                    raise
         with span("evaluate"):
-            check_finite(fragment, first_step=self.vector_steps)
+            self._check_finite(num_steps)
             fragment.log_prob[...] = policy.log_prob(self._head, noise, fragment.action)
             self._evaluate(fragment)
         fragment.policy_version = policy.version
@@ -92,6 +100,23 @@ class InlineRollout:
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
+
+    def _check_finite(self, num_steps: int) -> None:
+        """Find NaN and infinity in the first `num_steps` of the fragment, and who made them first.
+
+        Raises:
+            NonFiniteError: the policy did.
+            EnvironmentFailure: an environment did.
+        """
+        acted = np.isfinite(self._head[: num_steps + 1]).all(axis=(1, 2))
+        if not acted.all():
+            step = int(acted.argmin())
+            if np.isfinite(self.fragment.obs[step]).all():
+                raise NonFiniteError(
+                    f"the policy's outputs must be finite, but at step {self.vector_steps + step} "
+                    "they were not: lower `learning_rate`, and check the scale of the rewards"
+                )
+        check_finite(self.fragment, num_steps=num_steps, first_step=self.vector_steps)
 
     def _evaluate(self, fragment: Fragment) -> None:
         """V of all observations in one batch: a step's own batch would cost as much as acting."""
@@ -123,6 +148,9 @@ def flatten_valid(
 
     Returns:
         `obs`, `action`, `log_prob`, `value`, `advantages`, `returns`, each (T·N, …).
+
+    Raises:
+        ConfigError: no row is valid.
     """
     fields = {
         "obs": fragment.obs,
@@ -137,6 +165,11 @@ def flatten_valid(
     if valid.all():
         return flat
     rows = np.flatnonzero(valid)
+    if not len(rows):
+        raise ConfigError(
+            "a fragment must hold a transition, but every one of its steps was the reset of an "
+            "environment with next-step autoreset: raise `num_steps`"
+        )
     index = np.arange(len(valid))
     index[~valid] = rng.choice(rows, size=len(valid) - len(rows))
     return {name: array[index] for name, array in flat.items()}

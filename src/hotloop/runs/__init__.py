@@ -10,7 +10,16 @@ runs/<env>__<algorithm>__<seed>__<time>/
 
 from __future__ import annotations
 
+from hotloop.runs.config import check_fields
 from hotloop.runs.directory import RunDirectory
+from hotloop.runs.interrupt import delayed_interrupt
 from hotloop.runs.report import OnReport, Report, Result
 
-__all__ = ["OnReport", "Report", "Result", "RunDirectory"]
+__all__ = [
+    "OnReport",
+    "Report",
+    "Result",
+    "RunDirectory",
+    "check_fields",
+    "delayed_interrupt",
+]

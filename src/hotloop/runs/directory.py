@@ -58,22 +58,20 @@ class RunDirectory:
             RunDirectoryError: it exists already, or can't be written.
         """
         if path is None:
-            directory = _fresh(Path(runs_dir), f"{env_id}__{algorithm}__{seed}")
+            stem = re.sub(r"[^\w.+-]+", "-", f"{env_id}__{algorithm}__{seed}")
+            directory = Path(runs_dir) / f"{stem}__{time.strftime('%Y%m%d-%H%M%S')}"
         else:
             directory = Path(path)
-        try:
-            directory.mkdir(parents=True)
-        except FileExistsError:
-            raise RunDirectoryError(
-                f"the run directory {directory} must be new, but it exists: give another "
-                "--run-dir, or remove it first"
-            ) from None
-        except OSError as error:
-            raise RunDirectoryError(
-                f"the run directory {directory} can't be made ({error.strerror}): give a --run-dir "
-                "or --runs-dir that can be written"
-            ) from error
-        run = cls(directory)
+        made, count = directory, 1
+        while not _make(made):
+            if path is not None:
+                raise RunDirectoryError(
+                    f"the run directory {directory} must be new, but it exists: give another "
+                    "--run-dir, or remove it first"
+                )
+            count += 1  # another run of the same second
+            made = directory.with_name(f"{directory.name}-{count}")
+        run = cls(made)
         run.write_json(
             "config.json",
             {
@@ -85,7 +83,6 @@ class RunDirectory:
                 "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             },
         )
-        (directory / "checkpoints").mkdir()
         return run
 
     @classmethod
@@ -109,16 +106,33 @@ class RunDirectory:
 
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to `metrics.jsonl`; numbers that are not finite become null."""
-        if self._metrics is None:
-            # Line-buffered: what a killed run had logged is on disk.
-            self._metrics = open(self.path / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115
-        self._metrics.write(json.dumps({k: _finite(v) for k, v in line.items()}) + "\n")
+        text = json.dumps({name: _finite(value) for name, value in line.items()}) + "\n"
+        try:
+            if self._metrics is None:
+                # Line-buffered: what a killed run had logged is on disk.
+                self._metrics = open(self.path / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115
+            self._metrics.write(text)
+        except OSError as error:
+            raise self._unwritable("metrics.jsonl", error) from error
 
     def close(self) -> None:
         """Close `metrics.jsonl`."""
         if self._metrics is not None:
-            self._metrics.close()
+            with contextlib.suppress(OSError):  # a full disk: the line that it cut short was said
+                self._metrics.close()
             self._metrics = None
+
+    def remove(self) -> None:
+        """Delete the directory of a run that did not begin."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _unwritable(self, name: str, error: Exception) -> RunDirectoryError:
+        why = getattr(error, "strerror", None) or error
+        return RunDirectoryError(
+            f"{self.path / name} can't be written ({why}): free some space, or choose a --run-dir "
+            "elsewhere"
+        )
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file aside, then rename it, so that no reader sees half of it."""
@@ -132,10 +146,7 @@ class RunDirectory:
         except OSError as error:
             with contextlib.suppress(OSError):
                 aside.unlink()
-            raise RunDirectoryError(
-                f"{target} can't be written ({error.strerror}): free some space or choose another "
-                "--run-dir"
-            ) from error
+            raise self._unwritable(name, error) from error
 
     def save_policy(
         self, name: str, network: ActorCritic, snapshot: PolicySnapshot, state: dict[str, Any]
@@ -152,6 +163,7 @@ class RunDirectory:
         Returns:
             The checkpoint's directory.
         """
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
         target = self.path / "checkpoints" / name
@@ -174,15 +186,13 @@ class RunDirectory:
             if target.exists():
                 target.rename(replaced)
             aside.rename(target)
-            shutil.rmtree(replaced, ignore_errors=True)
-        except OSError as error:
-            shutil.rmtree(aside, ignore_errors=True)
+        except (OSError, SafetensorError) as error:
+            raise self._unwritable(f"checkpoints/{name}", error) from error
+        finally:
             if replaced.exists() and not target.exists():
                 replaced.rename(target)
-            raise RunDirectoryError(
-                f"the checkpoint {target} can't be written ({error.strerror or error}): free some "
-                "space; the one before is kept"
-            ) from error
+            for leftover in (aside, replaced):
+                shutil.rmtree(leftover, ignore_errors=True)
         return target
 
     # --- reading ----------------------------------------------------------------------------------
@@ -191,22 +201,32 @@ class RunDirectory:
     def config(self) -> dict[str, Any]:
         """`config.json`."""
         try:
-            return json.loads((self.path / "config.json").read_text())
-        except ValueError as error:
+            content = json.loads((self.path / "config.json").read_text())
+            return {name: content[name] for name in ("algorithm", "env_id", "config", "versions")}
+        except (ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(
-                f"{self.path / 'config.json'} must be JSON, but line {getattr(error, 'lineno', 1)} "
-                "is not: restore the file, or train anew"
+                f"{self.path / 'config.json'} is damaged ({error}): restore the file, or train anew"
             ) from error
+
+    @property
+    def has_metrics(self) -> bool:
+        """Whether an iteration was logged."""
+        return (self.path / "metrics.jsonl").exists()
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`; a last line that was cut short is left out."""
         path = self.path / "metrics.jsonl"
-        if not path.is_file():
+        if not self.has_metrics:
             return []
         lines = path.read_text().split("\n")
         if lines[-1]:  # no newline at the end: the process died in mid-write
             lines.pop()
-        return [json.loads(line) for line in lines if line]
+        try:
+            return [json.loads(line) for line in lines if line]
+        except ValueError as error:
+            raise RunDirectoryError(
+                f"{path} is damaged ({error}): remove the line that is not JSON"
+            ) from error
 
     def load_policy(self, name: str = "last") -> tuple[ActorCritic, PolicySnapshot, dict[str, Any]]:
         """Read a checkpoint back.
@@ -253,15 +273,18 @@ class RunDirectory:
         return network, snapshot, state
 
 
-def _fresh(runs_dir: Path, stem: str) -> Path:
-    """A directory under `runs_dir` that does not exist, named by `stem` and the time."""
-    stem = re.sub(r"[^\w.+-]+", "-", stem)
-    base = f"{stem}__{time.strftime('%Y%m%d-%H%M%S')}"
-    candidate, count = runs_dir / base, 1
-    while candidate.exists():
-        count += 1
-        candidate = runs_dir / f"{base}-{count}"
-    return candidate
+def _make(directory: Path) -> bool:
+    """Make a directory; False where it exists."""
+    try:
+        directory.mkdir(parents=True)
+    except OSError as error:
+        if isinstance(error, FileExistsError) and directory.exists():
+            return False
+        raise RunDirectoryError(
+            f"the run directory {directory} can't be made ({error.strerror}): give a --run-dir "
+            "or --runs-dir that can be written"
+        ) from error
+    return True
 
 
 def _finite(value: Any) -> Any:

@@ -92,4 +92,5 @@ def sparkline(steps: Array, returns: Array, *, width: int = 50) -> str:
     span = means.max() - means.min()
     levels = np.round(7 * (means - means.min()) / span if span else np.zeros_like(means))
     bars = "".join("▁▂▃▄▅▆▇█"[int(level)] for level in levels)
-    return f"{means[0]:.0f} {bars} {means[-1]:.0f}"
+    first, last = (f"{mean:.0f}" if abs(mean) >= 100 else f"{mean:.3g}" for mean in means[[0, -1]])
+    return f"{first} {bars} {last}"

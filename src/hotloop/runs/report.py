@@ -39,7 +39,7 @@ class Report:
 
 
 OnReport = Callable[[Report], "bool | None"]
-"""Called after each iteration; returning True stops the training cleanly."""
+"""Called before the first iteration and after each; returning True stops the run cleanly."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,6 +80,8 @@ class Timing(dict[str, float]):
         return self._block(key, self._average)
 
     def _block(self, key: str, store: Callable[[str, float], None]) -> _Block:
+        if not key:
+            raise ValueError("a block needs a key, got an empty one: name what it times")
         kept = (key, store.__name__)
         block = self._blocks.get(kept)
         if block is None:

@@ -407,7 +407,12 @@ def read_directory(
 
     Returns:
         Those that can be read, by component and pid, and an error for each that can't.
+
+    Raises:
+        RecordingError: there is no such directory.
     """
+    if not Path(directory).is_dir():
+        raise RecordingError(f"expected a directory of recordings, got {directory}: there is none")
     recordings, problems = [], []
     for path in sorted(Path(directory).glob(f"*{f.SUFFIX}")):
         try:
