@@ -6,7 +6,7 @@ VENV ?= .venv
 INSTALL ?= -e .
 EXTRAS ?= train,mujoco,dev
 BIN := $(VENV)/bin
-RUN ?= runs/demo
+DEMO := runs/demo
 
 ifeq ($(shell command -v $(PYTHON)),)
 PYTHON := python3
@@ -16,10 +16,10 @@ endif
 
 # Train CartPole, look at the curve and at where the time went, play 100 episodes.
 demo: $(VENV)/installed
-	rm -rf $(RUN)
-	$(BIN)/hotloop train ppo --env-id CartPole-v1 --total-timesteps 200000 --seed 1 --run-dir $(RUN)
-	$(BIN)/hotloop eval $(RUN) --episodes 100
-	@echo "learning curve: $(RUN)/learning_curve.png"
+	rm -rf $(DEMO)
+	$(BIN)/hotloop train ppo --env-id CartPole-v1 --total-timesteps 200000 --seed 1 --run-dir $(DEMO)
+	$(BIN)/hotloop eval $(DEMO) --episodes 100
+	@echo "learning curve: $(DEMO)/learning_curve.png"
 
 # Everything but the tests marked slow: some minutes.
 test: $(VENV)/installed
@@ -40,16 +40,19 @@ lint: $(VENV)/installed
 
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt "stable-baselines3"
+	$(BIN)/pip install --quiet --constraint constraints.txt stable-baselines3
 	$(BIN)/python -m bench timing
-	$(BIN)/python -m bench train
+	$(BIN)/python -m bench train --env-id CartPole-v1
+	$(BIN)/python -m bench train --env-id HalfCheetah-v5 --timesteps 20480 --repeats 3
+	$(BIN)/python -m bench learning
 
 wheel: $(VENV)/installed
 	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation
 	@ls dist
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt src/hotloop/timing/_recorder.c
+	@echo "installing into $(VENV); this takes some minutes once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt $(INSTALL)[$(EXTRAS)]

@@ -1,0 +1,56 @@
+"""What README.md and the pages say is what happens."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hotloop import timing
+from hotloop.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
+    """The blocks of a page build on each other, as a reader would run them."""
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        block = block.replace("total_timesteps=100_000", "total_timesteps=2_000")
+        exec(compile(block, page.name, "exec"), names)
+    timing.stop()
+
+
+def test_the_readmes_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```\n(.*?)^```", PAGES[0].read_text(), re.MULTILINE | re.DOTALL)
+    commands = re.findall(r"^hotloop (.*)$", "\n".join(blocks), re.MULTILINE)
+    assert len(commands) >= 3
+    for command in commands:
+        args = shlex.split(command.replace("<time>", "TIME"))
+        args = ["2048" if arg == "200000" else arg for arg in args]
+        args = [str(next(Path("runs").iterdir())) if "TIME" in arg else arg for arg in args]
+        try:
+            code = main(args)
+        except SystemExit as stop:
+            code = stop.code
+        assert code == 0, capsys.readouterr().err
+    assert re.search(r"mean return \d+\.\d ± \d+\.\d over 100 episodes", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "test-all", "lint", "bench"])
+def test_the_makefile_has_what_the_readme_names(target):
+    done = subprocess.run(
+        ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
