@@ -1,5 +1,4 @@
 import json
-import math
 from functools import partial
 
 import numpy as np
@@ -79,15 +78,6 @@ def test_update_is_the_usual_one(action_spec, options):
         np.testing.assert_allclose(ours[name], theirs, rtol=2e-3, atol=2e-5, err_msg=name)
         if "policy" in name:
             assert not np.array_equal(ours[name], params[name])
-
-
-def test_explained_variance_literal():
-    returns = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    residual = torch.tensor([0.5, -0.5, 0.5, -0.5])
-    batch = ppo.Batch(returns, returns, returns, returns - residual, residual, returns)
-    assert ppo.explained_variance(batch) == pytest.approx(1 - (1 / 3) / (5 / 3))
-    flat = ppo.Batch(returns, returns, returns, returns, residual, torch.ones(4))
-    assert math.isnan(ppo.explained_variance(flat))
 
 
 # --- training ------------------------------------------------------------------------------------
@@ -243,6 +233,30 @@ def test_trains_where_resets_cost_a_step(tmp_path):
     # Episodes of one step: every other row is a reset.
     assert lines[0]["timesteps"] == 64
     assert all(len(line["episode_returns"]) == 64 for line in lines)
+
+
+def test_torch_uses_the_threads_it_was_given(tmp_path):
+    before, seen = torch.get_num_threads(), []
+    train(
+        tmp_path,
+        env_id="CartPole-v1",
+        total_timesteps=100,
+        torch_threads=before + 1,
+        on_report=lambda _: seen.append(torch.get_num_threads()),
+    )
+    assert set(seen) == {before + 1}
+    assert torch.get_num_threads() == before
+
+
+def test_policies_carry_the_version_that_acted(tmp_path, monkeypatch):
+    seen = []
+    flatten = ppo.flatten_valid
+    monkeypatch.setattr(
+        ppo, "flatten_valid", lambda f, *rest: (seen.append(f.policy_version), flatten(f, *rest))[1]
+    )
+    result = train(tmp_path, env_id="CartPole-v1", total_timesteps=384)
+    assert seen == [0, 1, 2]
+    assert result.policy.version == 3
 
 
 def test_discount_and_lambda_reach_the_advantages(tmp_path, monkeypatch):

@@ -243,6 +243,19 @@ def test_eval_plays_the_checkpoint(capsys, tmp_path):
     assert json.loads(other)["returns"] != returns
 
 
+def test_eval_plays_other_episodes_than_training(capsys, tmp_path, monkeypatch):
+    import hotloop.envs
+
+    run_dir = tmp_path / "run"
+    assert run(capsys, "train", "ppo", *SHORT, "--seed", 4, "--run-dir", run_dir)[0] == 0
+    seen, make_vec = [], hotloop.envs.make_vec
+    monkeypatch.setattr(
+        hotloop.envs, "make_vec", lambda *args, **kw: (seen.append(kw), make_vec(*args, **kw))[1]
+    )
+    assert run(capsys, "eval", run_dir, "--episodes", 2)[0] == 0
+    assert seen == [{"seed": 4, "env_kwargs": {}, "stream": "evaluation"}]
+
+
 def test_eval_refuses_other_spaces(capsys, tmp_path):
     run_dir = tmp_path / "run"
     assert run(capsys, "train", "ppo", *SHORT, "--run-dir", run_dir)[0] == 0

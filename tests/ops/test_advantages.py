@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from hotloop import gae
 from hotloop.errors import ConfigError, ShapeError
+from hotloop.ops import explained_variance
 from tests.reference import advantages as reference
 
 
@@ -91,3 +92,10 @@ def test_shapes_must_agree():
     flat = np.zeros(3, np.float32)
     with pytest.raises(ShapeError, match="time-major"):
         gae(flat, flat, flat, flat > 0, flat > 0, gamma=0.9, gae_lambda=0.9)
+
+
+def test_explained_variance_literal():
+    returns = np.array([1.0, 2.0, 3.0, 4.0], np.float32)  # variance 1.25
+    residual = np.array([0.5, -0.5, 0.5, -0.5], np.float32)  # variance 0.25
+    assert explained_variance(returns - residual, returns) == pytest.approx(0.8)
+    assert np.isnan(explained_variance(returns, np.ones(4, np.float32)))

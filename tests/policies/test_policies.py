@@ -8,6 +8,7 @@ import torch
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot, networks
+from hotloop.policies.actor_critic import orthogonal
 
 
 def obs_spec(*shape, dtype="float32"):
@@ -139,6 +140,13 @@ def test_initial_parameters():
     assert all(np.array_equal(params[name], again[name]) for name in params)
     other = network.initial_parameters(2)
     assert not np.array_equal(params["policy.0.weight"], other["policy.0.weight"])
+
+
+def test_orthogonal_matrices_are_uniform():
+    """Without its sign fixed, QR gives first entries of one sign."""
+    rng = np.random.default_rng(0)
+    corners = [orthogonal((3, 3), rng)[0, 0] for _ in range(1000)]
+    assert abs(np.mean(corners)) < 4 * math.sqrt(1 / 3 / 1000)
 
 
 @pytest.mark.parametrize("kind", SPECS)

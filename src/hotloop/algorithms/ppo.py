@@ -16,8 +16,6 @@ followed: truncation is not taken for termination (`hotloop.ops.gae`).
 from __future__ import annotations
 
 import contextlib
-import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,11 +36,11 @@ from hotloop.learner import (
     torch_threads,
     value_and_grad,
 )
-from hotloop.ops import gae, losses
+from hotloop.ops import explained_variance, gae, losses
 from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot, networks
 from hotloop.rollouts import InlineRollout
 from hotloop.rollouts.inline import flatten_valid
-from hotloop.runs import OnReport, Report, Result, RunDirectory, check_fields, delayed_interrupt
+from hotloop.runs import OnReport, Progress, Result, RunDirectory, check_fields, delayed_interrupt
 from hotloop.timing import span
 
 METRICS = (
@@ -337,38 +335,15 @@ def _train(
         learning_rate = torch.tensor(config.learning_rate)
         step = partial(update, network=network, layout=layout, config=config)
 
-    recent_returns: deque[float] = deque(maxlen=100)
-    num_episodes = 0
     learned_from = 0  # transitions that `snapshot` has learned from
-    status: Literal["finished", "stopped"] = "finished"
-    started = time.perf_counter()
-
-    def report(metrics: dict[str, float]) -> bool:
-        """Tell the caller where the run stands; True asks to stop."""
-        if on_report is None:
-            return False
-        return bool(
-            on_report(
-                Report(
-                    run_dir=run.path,
-                    timesteps=rollout.num_transitions,
-                    total_timesteps=config.total_timesteps,
-                    elapsed_s=time.perf_counter() - started,
-                    mean_return=float(np.mean(recent_returns)) if recent_returns else float("nan"),
-                    num_episodes=num_episodes,
-                    metrics=metrics,
-                )
-            )
-        )
-
+    progress = Progress(run.path, config.total_timesteps, on_report)
+    wants_to_stop = progress.report(0, {})
     try:
-        if report({}):
-            status = "stopped"
         iteration = 0
-        while status == "finished" and rollout.num_transitions < config.total_timesteps:
+        while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
             if config.anneal_learning_rate:
-                progress = rollout.num_transitions / config.total_timesteps
-                learning_rate.fill_(config.learning_rate * (1.0 - progress))
+                done_share = rollout.num_transitions / config.total_timesteps
+                learning_rate.fill_(config.learning_rate * (1.0 - done_share))
 
             with span("collect"):
                 fragment = rollout.collect()
@@ -389,7 +364,7 @@ def _train(
 
             iteration += 1
             metrics["learning_rate"] = learning_rate.item()
-            metrics["explained_variance"] = explained_variance(batch)
+            metrics["explained_variance"] = explained_variance(fields["value"], fields["returns"])
             bad = [name for name in METRICS if not np.isfinite(metrics[name])]
             if bad or not torch.isfinite(state.params).all().item():
                 raise NonFiniteError(
@@ -403,20 +378,18 @@ def _train(
                 rollout.publish(snapshot)
             with span("report"):
                 episodes = rollout.pop_episodes()
-                num_episodes += len(episodes)
-                recent_returns.extend(episode.undiscounted_return for episode in episodes)
+                progress.add(episodes)
                 run.log(
                     {
                         "iteration": iteration,
                         "timesteps": rollout.num_transitions,
-                        "elapsed_s": round(time.perf_counter() - started, 6),
+                        "elapsed_s": round(progress.elapsed_s, 6),
                         "episode_returns": [e.undiscounted_return for e in episodes],
                         "episode_lengths": [e.length for e in episodes],
                         **metrics,
                     }
                 )
-                if report(metrics):
-                    status = "stopped"
+                wants_to_stop = progress.report(rollout.num_transitions, metrics)
     finally:
         # Also on Ctrl-C and on errors: `snapshot` is always a whole iteration's.
         with span("save"), delayed_interrupt():
@@ -426,9 +399,9 @@ def _train(
         policy=policy,
         run_dir=run.path,
         timesteps=rollout.num_transitions,
-        elapsed_s=time.perf_counter() - started,
-        mean_return=float(np.mean(recent_returns)) if recent_returns else float("nan"),
-        status=status,
+        elapsed_s=progress.elapsed_s,
+        mean_return=progress.mean_return,
+        status="stopped" if wants_to_stop else "finished",
     )
 
 
@@ -467,13 +440,3 @@ def _learn(
         rows = rows[torch.stack(counted)]
     means = dict(zip(METRICS, rows.mean(0).tolist(), strict=True))
     return {**means, "num_updates": float(len(rows))}
-
-
-def explained_variance(batch: Batch) -> float:
-    """How much of the returns' variance the values told: 1 − Var(R − V) / Var(R).
-
-    Returns:
-        At most 1; 0 is as good as a constant; NaN where all returns are equal.
-    """
-    variance = batch.returns.var()
-    return (1.0 - batch.advantages.var() / variance).item() if variance > 0 else float("nan")

@@ -6,7 +6,7 @@ so that `from hotloop.ops import gae` costs NumPy alone.
 
 from __future__ import annotations
 
-from hotloop.ops.advantages import gae
+from hotloop.ops.advantages import explained_variance, gae
 from hotloop.ops.noise import counter_normal, counter_uniform
 
-__all__ = ["counter_normal", "counter_uniform", "gae"]
+__all__ = ["counter_normal", "counter_uniform", "explained_variance", "gae"]

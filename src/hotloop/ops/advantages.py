@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hotloop.errors import ConfigError, ShapeError
@@ -76,3 +78,17 @@ def gae(
         np.multiply(carry[t], advantages[t + 1], out=scratch)
         np.add(delta[t], scratch, out=advantages[t])
     return advantages
+
+
+def explained_variance(value: Array, returns: Array) -> float:
+    """How much of the returns' variance the values told: 1 − Var(R − V) / Var(R).
+
+    Args:
+        value: V, float32, (B,).
+        returns: R, float32, (B,).
+
+    Returns:
+        At most 1; 0 is as good as a constant; NaN where all returns are equal.
+    """
+    variance = returns.var()
+    return float(1.0 - (returns - value).var() / variance) if variance > 0 else math.nan

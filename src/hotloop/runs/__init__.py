@@ -13,10 +13,11 @@ from __future__ import annotations
 from hotloop.runs.config import check_fields
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.interrupt import delayed_interrupt
-from hotloop.runs.report import OnReport, Report, Result
+from hotloop.runs.report import OnReport, Progress, Report, Result
 
 __all__ = [
     "OnReport",
+    "Progress",
     "Report",
     "Result",
     "RunDirectory",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hotloop.policies import ActingPolicy
+from hotloop.types import Episode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,58 @@ class Report:
 
 OnReport = Callable[[Report], "bool | None"]
 """Called before the first iteration and after each; returning True stops the run cleanly."""
+
+
+class Progress:
+    """Episodes and time of a training so far, and the one who is told of them.
+
+    Args:
+        run_dir: the run's directory.
+        total_timesteps: transitions that the run will collect.
+        on_report: is told; may be None.
+    """
+
+    def __init__(self, run_dir: Path, total_timesteps: int, on_report: OnReport | None) -> None:
+        self._run_dir = run_dir
+        self._total_timesteps = total_timesteps
+        self._on_report = on_report
+        self._recent_returns: deque[float] = deque(maxlen=100)
+        self._num_episodes = 0
+        self._started_s = time.perf_counter()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this was made, just before the first iteration."""
+        return time.perf_counter() - self._started_s
+
+    @property
+    def mean_return(self) -> float:
+        """Mean undiscounted return of the last 100 episodes; NaN before the first has ended."""
+        recent = self._recent_returns
+        return sum(recent) / len(recent) if recent else math.nan
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        """Count episodes that have ended."""
+        self._num_episodes += len(episodes)
+        self._recent_returns.extend(episode.undiscounted_return for episode in episodes)
+
+    def report(self, timesteps: int, metrics: dict[str, float]) -> bool:
+        """Tell where the run stands; True asks to stop it."""
+        if self._on_report is None:
+            return False
+        return bool(
+            self._on_report(
+                Report(
+                    run_dir=self._run_dir,
+                    timesteps=timesteps,
+                    total_timesteps=self._total_timesteps,
+                    elapsed_s=self.elapsed_s,
+                    mean_return=self.mean_return,
+                    num_episodes=self._num_episodes,
+                    metrics=metrics,
+                )
+            )
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
