@@ -61,9 +61,9 @@ def run_hotloop(env_id: str, timesteps: int, seed: int, threads: int) -> dict[st
 def run_sb3(env_id: str, timesteps: int, seed: int, threads: int) -> dict[str, Any]:
     """One training with Stable-Baselines3."""
     import torch
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3 import PPO  # pyright: ignore[reportMissingImports]
+    from stable_baselines3.common.callbacks import BaseCallback  # pyright: ignore[reportMissingImports]
+    from stable_baselines3.common.env_util import make_vec_env  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(threads)
     episodes: list[list[float]] = []

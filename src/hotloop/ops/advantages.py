@@ -90,5 +90,6 @@ def explained_variance(value: Array, returns: Array) -> float:
     Returns:
         At most 1; 0 is as good as a constant; NaN where all returns are equal.
     """
-    variance = returns.var()
-    return float(1.0 - (returns - value).var() / variance) if variance > 0 else math.nan
+    variance = returns.var(dtype=np.float64)
+    residual = (returns - value).var(dtype=np.float64)
+    return float(1.0 - residual / variance) if variance > 0 else math.nan
