@@ -279,17 +279,18 @@ def train(
     started ends, and `timing.start` begins a new one afterwards.
     """
     environment = config.env_id if env is None else env
-    run = RunDirectory.create(
-        config.run_dir,
-        runs_dir=config.runs_dir,
-        env_id=environment_name(environment),
-        algorithm="ppo",
-        seed=config.seed,
-        config=config,
-    )
-    timing.start(run.path / "timing", component="learner")
-    envs = None
+    run = envs = None
     try:
+        with delayed_interrupt():  # from here on there is something to tidy up
+            run = RunDirectory.create(
+                config.run_dir,
+                runs_dir=config.runs_dir,
+                env_id=environment_name(environment),
+                algorithm="ppo",
+                seed=config.seed,
+                config=config,
+            )
+        timing.start(run.path / "timing", component="learner")
         with span("make_envs"):
             envs = make_vec(
                 environment, config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs
@@ -304,9 +305,10 @@ def train(
             result = _train(config, envs, network, run, on_report)
     except BaseException:
         timing.stop()
-        run.close()
-        if not run.has_metrics:  # it ended before its first iteration did
-            run.remove()
+        if run is not None:
+            run.close()
+            if not run.has_metrics:  # it ended before its first iteration did
+                run.remove()
         if envs is not None:
             with contextlib.suppress(Exception):  # what went wrong first is what should be seen
                 envs.close()
