@@ -9,6 +9,7 @@ BENCHES = {
     "train": "whole trainings, beside Stable-Baselines3",
     "learning": "does it learn: trainings over seeds, evaluated",
     "timing": "what one span costs, beside other ways to time a scope",
+    "tanh": "find the coefficients of the compiled tanh",
     "tables": "write the README's tables from bench/results",
 }
 

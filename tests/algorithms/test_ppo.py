@@ -7,7 +7,7 @@ import torch
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError, UnknownNameError
-from hotloop.learner import AdamState, ParameterLayout
+from hotloop.learner import AdamState, Choice, Execution, ParameterLayout
 from hotloop.policies import ActorCritic
 from hotloop.runs import RunDirectory
 from tests import toy_envs
@@ -60,7 +60,8 @@ def test_update_is_the_usual_one(action_spec, options):
     layout = ParameterLayout(network.parameter_shapes())
     flat = layout.pack(params)
     state = ppo.State(flat, AdamState.zeros(flat), torch.tensor(True))
-    step = partial(ppo.update, network=network, layout=layout, config=config)
+    update = partial(ppo.update, network=network, layout=layout, config=config)
+    step = Execution(update, Choice(False, ""))
     rate = torch.tensor(config.learning_rate)
     metrics = ppo._learn(state, batch, rate, step, config, np.random.default_rng(7))
 

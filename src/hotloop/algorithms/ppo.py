@@ -30,8 +30,11 @@ from hotloop.envs import VectorEnv, environment_name, make_vec
 from hotloop.errors import ConfigError, NonFiniteError
 from hotloop.learner import (
     AdamState,
+    Compile,
+    Execution,
     ParameterLayout,
     adam_step,
+    choose,
     clip_grad_norm,
     torch_threads,
     value_and_grad,
@@ -99,6 +102,8 @@ class Config:
     """Widths of the hidden layers, of the policy's network and of the value's."""
     activation: Literal["tanh", "relu"] = "tanh"
     """After each hidden layer."""
+    compile: Compile = "auto"
+    """Run the update as one compiled graph: three times as fast, after some 15 s (3 s cached)."""
     torch_threads: int = 1
     """Cores for the update; tiny networks are slower on two than on one."""
     runs_dir: str = "runs"
@@ -140,6 +145,12 @@ class Config:
     def minibatch_size(self) -> int:
         """B, transitions in one gradient step."""
         return self.batch_size // self.num_minibatches
+
+    @property
+    def num_updates(self) -> int:
+        """Gradient steps in the whole run."""
+        num_iterations = -(-self.total_timesteps // self.batch_size)
+        return num_iterations * self.update_epochs * self.num_minibatches
 
 
 class Batch(NamedTuple):
@@ -335,10 +346,15 @@ def _train(
         rollout = InlineRollout(envs, policy, num_steps=config.num_steps, seed=config.seed)
         rng = np.random.default_rng((config.seed, 1))
         learning_rate = torch.tensor(config.learning_rate)
-        step = partial(update, network=network, layout=layout, config=config)
+        choice = choose(
+            config.compile,
+            num_calls=config.num_updates,
+            flop_per_call=6 * params.numel() * config.minibatch_size,
+        )
+        step = Execution(partial(update, network=network, layout=layout, config=config), choice)
 
     learned_from = 0  # transitions that `snapshot` has learned from
-    progress = Progress(run.path, config.total_timesteps, on_report)
+    progress = Progress(run.path, config.total_timesteps, on_report, execution=choice.reason)
     wants_to_stop = progress.report(0, {})
     try:
         iteration = 0
@@ -404,6 +420,7 @@ def _train(
         elapsed_s=progress.elapsed_s,
         mean_return=progress.mean_return,
         status="stopped" if wants_to_stop else "finished",
+        execution=step.summary(),
     )
 
 
@@ -411,7 +428,7 @@ def _learn(
     state: State,
     batch: Batch,
     learning_rate: Tensor,
-    step: Callable[[State, Batch, Tensor], Tensor],
+    step: Execution,
     config: Config,
     rng: np.random.Generator,
 ) -> dict[str, float]:
@@ -428,12 +445,13 @@ def _learn(
         # One gather a pass; its minibatches are then views.
         order = torch.from_numpy(rng.permutation(config.batch_size))
         shuffled = Batch(*(x.index_select(0, order) for x in batch))
-        for start in range(0, config.batch_size, config.minibatch_size):
-            minibatch = Batch(*(x.narrow(0, start, config.minibatch_size) for x in shuffled))
-            with span("minibatch"):
-                metrics.append(step(state, minibatch, learning_rate))
-            if config.target_kl is not None:
-                counted.append(state.active.clone())
+        with step.repeated():
+            for start in range(0, config.batch_size, config.minibatch_size):
+                minibatch = Batch(*(x.narrow(0, start, config.minibatch_size) for x in shuffled))
+                with span("minibatch"):
+                    metrics.append(step(state, minibatch, learning_rate))
+                if config.target_kl is not None:
+                    counted.append(state.active.clone())
         # The one synchronisation of a pass, and only where a target is set.
         if config.target_kl is not None and not state.active.item():
             break

@@ -95,7 +95,7 @@ def _train(algorithm: Any, config: Any) -> int:
     live = LiveLine()
     with end_once():
         try:
-            algorithm.train(config, on_report=live.show)
+            result = algorithm.train(config, on_report=live.show)
         except Ended as ended:
             live.close()
             if live.run_dir is None or not live.run_dir.exists():
@@ -112,6 +112,7 @@ def _train(algorithm: Any, config: Any) -> int:
         ignore()
         live.close()
         _conclude(live)
+        print(result.execution)
     return 0
 
 

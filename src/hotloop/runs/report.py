@@ -26,6 +26,7 @@ class Report:
         mean_return: mean undiscounted return of the last 100 episodes, NaN before the first ends.
         num_episodes: episodes ended so far.
         metrics: losses and diagnostics of the iteration's updates, by name.
+        execution: how the updates run, and why so.
     """
 
     run_dir: Path
@@ -35,6 +36,7 @@ class Report:
     mean_return: float
     num_episodes: int
     metrics: dict[str, float]
+    execution: str = ""
 
     @property
     def steps_per_s(self) -> float:
@@ -53,9 +55,18 @@ class Progress:
         run_dir: the run's directory.
         total_timesteps: transitions that the run will collect.
         on_report: is told; may be None.
+        execution: how the updates run, and why so.
     """
 
-    def __init__(self, run_dir: Path, total_timesteps: int, on_report: OnReport | None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        total_timesteps: int,
+        on_report: OnReport | None,
+        *,
+        execution: str = "",
+    ) -> None:
+        self._execution = execution
         self._run_dir = run_dir
         self._total_timesteps = total_timesteps
         self._on_report = on_report
@@ -93,6 +104,7 @@ class Progress:
                     mean_return=self.mean_return,
                     num_episodes=self._num_episodes,
                     metrics=metrics,
+                    execution=self._execution,
                 )
             )
         )
@@ -109,6 +121,7 @@ class Result:
         elapsed_s: seconds in the training loop.
         mean_return: mean undiscounted return of the last 100 training episodes.
         status: whether it ran to its end, or `on_report` stopped it.
+        execution: how the updates ran, and what compiling them brought.
     """
 
     policy: ActingPolicy
@@ -117,3 +130,4 @@ class Result:
     elapsed_s: float
     mean_return: float
     status: Literal["finished", "stopped"]
+    execution: str

@@ -1,0 +1,57 @@
+"""Activations that a compiler turns into plain vector arithmetic."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# tanh(x) ≈ x P(x²) / Q(x²) for |x| ≤ 9, where tanh is 1 in float32: the best fit of these degrees
+# in the relative error, 2.1e-8; `python -m bench tanh` finds them again.
+_BOUND = 9.0
+_P = (
+    0.9999999794476975,
+    0.13381024063054509,
+    0.0034955862925286716,
+    2.0609053289267427e-05,
+    1.3354623017076123e-08,
+)
+_Q = (
+    1.0,
+    0.46714339653276804,
+    0.025876975126677214,
+    0.00032856318715473407,
+    7.776542205063558e-07,
+)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """tanh, as `torch.tanh` gives it within 4e-7.
+
+    Compiled, it is a ratio of two polynomials that fuses with what stands around it: 0.5 ns an
+    element on one AVX2 core, where the library's takes 4 ns, a third of a whole PPO update.
+
+    Args:
+        x: float32, any shape.
+
+    Returns:
+        The same shape.
+    """
+    return rational_tanh(x) if torch.compiler.is_compiling() else torch.tanh(x)
+
+
+def rational_tanh(x: Tensor) -> Tensor:
+    """x P(x²) / Q(x²), with tanh's own derivative, 1 − tanh²."""
+    fixed = x.detach()
+    clamped = fixed.clamp(-_BOUND, _BOUND)
+    square = clamped * clamped
+    value = clamped * _polynomial(_P, square) / _polynomial(_Q, square)
+    # Adds nothing to the value, and the derivative to the graph: to differentiate the ratio itself
+    # would cost three times the arithmetic.
+    return value + (x - fixed) * (1.0 - value * value)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    result = x * coefficients[-1] + coefficients[-2]
+    for coefficient in coefficients[-3::-1]:
+        result = result * x + coefficient
+    return result

@@ -1,0 +1,137 @@
+import copy
+import shutil
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.algorithms import ppo
+from hotloop.errors import ConfigError
+from hotloop.learner import AdamState, Choice, Execution, ParameterLayout, choose
+from hotloop.ops.activations import rational_tanh, tanh
+from hotloop.policies import ActorCritic
+from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+def test_the_choice_weighs_the_work_ahead(monkeypatch):
+    few = choose("auto", num_calls=5_000, flop_per_call=1e7)
+    many = choose("auto", num_calls=100_000, flop_per_call=1e7)
+    heavy = choose("auto", num_calls=5_000, flop_per_call=1e9)
+    assert (few.is_compiled, many.is_compiled, heavy.is_compiled) == (False, True, True)
+    assert few.reason.startswith("eager: compiling takes about 15 s")
+    assert "would save about 90 s of 100,000 updates" in many.reason
+    assert not choose("off", num_calls=10**9, flop_per_call=1e9).is_compiled
+    assert choose("on", num_calls=1, flop_per_call=1).is_compiled
+
+
+def test_without_a_compiler(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    assert choose("auto", num_calls=10**9, flop_per_call=1e9) == Choice(
+        False, "eager: there is no C++ compiler"
+    )
+    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler.*'auto' or 'off'"):
+        choose("on", num_calls=10**9, flop_per_call=1e9)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not choose("auto", num_calls=10**9, flop_per_call=1e9).is_compiled
+
+
+def test_rational_tanh_is_tanh():
+    x = torch.cat([torch.linspace(-12, 12, 400_001), torch.tensor([1e-20, -1e30, 3e38])])
+    want = torch.tanh(x.double())
+    got = rational_tanh(x)
+    relative = (got.double() - want).abs() / want.abs().clamp(min=1e-30)
+    assert relative[x != 0].max() < 5e-7
+    assert got.abs().max() <= 1.0 + 1e-6
+    x = torch.randn(1000, requires_grad=True)
+    (got,) = torch.autograd.grad(rational_tanh(x).sum(), x)
+    (want,) = torch.autograd.grad(torch.tanh(x).sum(), x)
+    torch.testing.assert_close(got, want, rtol=0, atol=5e-7)
+    assert torch.equal(tanh(x), torch.tanh(x))  # where nothing is compiled
+
+
+def learner(action_spec, options):
+    """A state, minibatches and PPO's update, all from one seed."""
+    config = ppo.Config(num_envs=4, num_steps=64, **options)
+    network = ActorCritic(obs_spec=obs_spec(4), action_spec=action_spec, hidden_sizes=(32, 32))
+    layout = ParameterLayout(network.parameter_shapes())
+    flat = layout.pack(network.initial_parameters(0))
+    state = ppo.State(flat, AdamState.zeros(flat), torch.tensor(True))
+    rng = np.random.default_rng(0)
+    size = config.minibatch_size
+
+    def minibatch():
+        floats = torch.from_numpy(rng.standard_normal((8, size)).astype(np.float32))
+        action = floats[4:6].T
+        if action_spec.kind == "discrete":
+            action = torch.from_numpy(rng.integers(0, 3, size))
+        elif action_spec.kind == "multi_discrete":
+            action = torch.from_numpy(rng.integers(0, 2, (size, 2)))
+        return ppo.Batch(
+            floats[:4].T, action.contiguous(), -1 + 0.1 * floats[6], floats[7], *floats[:2]
+        )
+
+    update = partial(ppo.update, network=network, layout=layout, config=config)
+    return state, [minibatch() for _ in range(20)], update
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("action_spec", "options"),
+    [
+        (DISCRETE, {}),
+        pytest.param(MULTI, {"clip_value_loss": True}, marks=pytest.mark.slow),
+        pytest.param(BOX, {"target_kl": 1.0, "entropy_coef": 0.01}, marks=pytest.mark.slow),
+    ],
+)
+def test_eager_and_compiled_agree_after_100_updates(action_spec, options):
+    state, batches, update = learner(action_spec, options)
+    eager, compiled = copy.deepcopy(state), copy.deepcopy(state)
+    slow, fast = Execution(update, Choice(False, "")), Execution(update, Choice(True, "asked"))
+    rate = torch.tensor(1e-3)
+    for k in range(100):
+        rate.fill_(1e-3 * (1 - k / 100))  # a tensor: a changing rate compiles nothing anew
+        with fast.repeated():
+            got = fast(compiled, batches[k % 20], rate)
+        want = slow(eager, batches[k % 20], rate)
+        torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(compiled.params, eager.params, rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(eager.params, state.params, atol=1e-3)
+    assert compiled.adam.step.item() == eager.adam.step.item() > 0
+    assert fast.num_recompilations == 0
+    assert fast.compile_s > 0.1
+    assert "asked; compiling took" in fast.summary()
+    assert "over 99 updates, 0 recompilations" in fast.summary()
+    assert slow.summary() == "update: "
+
+
+@needs_compiler
+def test_recompilations_are_counted():
+    def double(state, x):
+        state.mul_(2.0)
+        return x.sum()
+
+    execution = Execution(double, Choice(True, ""))
+    for size in (3, 3, 4):
+        execution(torch.ones(2), torch.ones(size))
+    assert execution.num_recompilations == 1
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_compiled_training_learns_and_repeats(tmp_path):
+    results = [
+        ppo.train(
+            ppo.Config(
+                total_timesteps=30_000, compile="on", run_dir=str(tmp_path / name), num_envs=8
+            )
+        )
+        for name in "ab"
+    ]
+    assert results[0].mean_return > 100
+    first, again = (r.policy._layers["policy"][1][0] for r in results)
+    np.testing.assert_array_equal(first, again)
+    assert "0 recompilations" in results[0].execution
