@@ -128,3 +128,26 @@ class SlowToMake(ConstantReward):
     def __init__(self):
         super().__init__()
         time.sleep(2)
+
+
+class FarAway(ChooseTheSign):
+    """`ChooseTheSign` whose observations are 1000 ± 0.01: of no use to who does not scale them."""
+
+    observation_space = spaces.Box(-2000.0, 2000.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed, options=options)
+        return (1000.0 + 0.01 * obs).astype(np.float32), info
+
+
+class Unrepeatable(ConstantReward):
+    """Its first observation, and with it all others, is another one each time."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        self.offset = np.float32(np.random.default_rng().random() / 2)
+        return obs + self.offset, info
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return (obs + self.offset, *rest)

@@ -10,6 +10,7 @@
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
     ├── CheckpointError    a checkpoint is cut short, too new, or of another kind (ValueError)
     └── NonFiniteError     NaN or infinity in a loss or a gradient (ArithmeticError)
+        └── NonFiniteUpdate  with the update's number and its batch
 
 `hotloop.timing` depends on nothing of ours, so its `RecordingError` (a ValueError) stands there.
 
@@ -20,7 +21,8 @@ line and keeps the traceback for `--debug`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 class HotloopError(Exception):
@@ -61,6 +63,22 @@ class CheckpointError(HotloopError, ValueError):
 
 class NonFiniteError(HotloopError, ArithmeticError):
     """NaN or infinity turned up in a loss or a gradient."""
+
+
+class NonFiniteUpdate(NonFiniteError):
+    """An update gave NaN or infinity; who catches it keeps the batch and says which it was.
+
+    Attributes:
+        names: what was not finite.
+        update: which update of the iteration, from 1.
+        batch: what it learned from, arrays by field.
+    """
+
+    def __init__(self, names: Sequence[str], update: int, batch: Mapping[str, Any]) -> None:
+        super().__init__(f"update {update} gave NaN or infinity in {', '.join(names)}")
+        self.names = names
+        self.update = update
+        self.batch = batch
 
 
 def nearest(name: str, known: Iterable[str], *, at_most: int = 3) -> str:

@@ -148,3 +148,17 @@ class Episode(NamedTuple):
     episode: int
     undiscounted_return: float
     length: int
+
+
+class RunningEpisode(NamedTuple):
+    """An episode that has begun and not ended, and what brings a fresh environment to where it is.
+
+    Attributes:
+        episode: which episode of its environment, from 0.
+        actions: (L, *action_shape), what the policy drew in its L steps so far.
+        obs_hash: of the observation to act on next, see `hotloop.envs.obs_hash`.
+    """
+
+    episode: int
+    actions: Array
+    obs_hash: str

@@ -1,13 +1,13 @@
 import json
-from functools import partial
+import re
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError, UnknownNameError
-from hotloop.learner import AdamState, Choice, Execution, ParameterLayout
 from hotloop.policies import ActorCritic
 from hotloop.runs import RunDirectory
 from tests import toy_envs
@@ -40,7 +40,7 @@ def train(tmp_path, env=None, name="run", on_report=None, **options):
 )
 def test_update_is_the_usual_one(action_spec, options):
     """100 minibatches, beside modules and torch's own Adam."""
-    config = ppo.Config(**{**SMALL, "update_epochs": 50, **options})
+    config = ppo.Config(**{**SMALL, "update_epochs": 50, "compile": "off", **options})
     network = ActorCritic(obs_spec=obs_spec(4), action_spec=action_spec, hidden_sizes=(16, 16))
     params = network.initial_parameters(0)
     rng = np.random.default_rng(0)
@@ -57,24 +57,21 @@ def test_update_is_the_usual_one(action_spec, options):
             obs, action, distribution.log_prob(action), value, advantages, advantages + value
         )
 
-    layout = ParameterLayout(network.parameter_shapes())
-    flat = layout.pack(params)
-    state = ppo.State(flat, AdamState.zeros(flat), torch.tensor(True))
-    update = partial(ppo.update, network=network, layout=layout, config=config)
-    step = Execution(update, Choice(False, ""))
-    rate = torch.tensor(config.learning_rate)
-    metrics = ppo._learn(state, batch, rate, step, config, np.random.default_rng(7))
+    learner = ppo.Learner(config, network)
+    learner.state.params.copy_(learner.layout.pack(params))
+    learner.rng = np.random.default_rng(7)
+    metrics = learner.learn({name: x.numpy() for name, x in batch._asdict().items()})
 
     orders_rng = np.random.default_rng(7)
     orders = [torch.from_numpy(orders_rng.permutation(size)) for _ in range(config.update_epochs)]
     optimizer = torch.optim.Adam(peer.parameters(), lr=config.learning_rate, eps=1e-5)
     steps = reference.learn(peer, optimizer, batch, orders, config)
 
-    assert state.adam.step.item() == steps
+    assert learner.state.adam.step.item() == steps
     assert steps == 100 if config.target_kl is None else 0 < steps < 100
     assert metrics["num_updates"] == steps
     assert np.isfinite(list(metrics.values())).all()
-    ours = layout.to_numpy(state.params)
+    ours = learner.snapshot(1, None).params
     for name, theirs in peer.numpy().items():
         np.testing.assert_allclose(ours[name], theirs, rtol=2e-3, atol=2e-5, err_msg=name)
         if "policy" in name:
@@ -160,19 +157,38 @@ def test_interrupt_keeps_what_was_learned(tmp_path):
     assert state["timesteps"] == 384
 
 
+def spoil(monkeypatch, call, learn_again):
+    """Let `learn_again` happen in place of the `call`-th `Learner.learn`."""
+    learn, calls = ppo.Learner.learn, []
+
+    def spoiled(self, fields):
+        calls.append(1)
+        return learn_again(self, fields, learn) if len(calls) == call else learn(self, fields)
+
+    monkeypatch.setattr(ppo.Learner, "learn", spoiled)
+
+
 def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatch):
     """The last step of an iteration may spoil what no loss has seen yet."""
-    learn, calls = ppo._learn, []
 
-    def spoiled(state, *args):
-        metrics = learn(state, *args)
-        calls.append(1)
-        if len(calls) == 2:
-            state.params[3] = float("inf")
-        return metrics
+    def last_step_overflows(learner, fields, learn):
+        step = learner.step
+        calls = []
 
-    monkeypatch.setattr(ppo, "_learn", spoiled)
-    with pytest.raises(NonFiniteError, match="iteration 2 gave NaN or infinity in the parameters"):
+        def run(state, *args):
+            metrics = step(state, *args)
+            calls.append(1)
+            if len(calls) == 8:
+                state.params[3] = float("inf")
+            return metrics
+
+        run.repeated = step.repeated
+        learner.step = run
+        return learn(learner, fields)
+
+    spoil(monkeypatch, 2, last_step_overflows)
+    what = "update 8 of iteration 2 gave NaN or infinity in the parameters"
+    with pytest.raises(NonFiniteError, match=what):
         train(tmp_path, env_id="CartPole-v1", total_timesteps=10_000)
     params = RunDirectory.open(tmp_path / "run").load_policy()[1].params
     assert all(np.isfinite(array).all() for array in params.values())
@@ -186,16 +202,10 @@ def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path):
 
 
 def test_an_interrupted_update_is_not_counted(tmp_path, monkeypatch):
-    calls = []
-    learn = ppo._learn
+    def interrupt(*_):
+        raise KeyboardInterrupt
 
-    def interrupted(*args):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return learn(*args)
-
-    monkeypatch.setattr(ppo, "_learn", interrupted)
+    spoil(monkeypatch, 3, interrupt)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, env_id="CartPole-v1", total_timesteps=10_000)
     _, snapshot, state = RunDirectory.open(tmp_path / "run").load_policy()
@@ -286,12 +296,19 @@ def test_a_failing_environment_keeps_what_was_learned(tmp_path):
     assert RunDirectory.open(tmp_path / "run").load_policy()[1].version == 2
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(tmp_path):
     kwargs = {"how": "huge_reward", "at": 70}
-    with pytest.raises(NonFiniteError, match=r"iteration 3 gave NaN or infinity in .*value_loss"):
+    what = r"update (\d) of iteration 3 gave NaN or infinity in .*value_loss.*kept in (.*)$"
+    with pytest.raises(NonFiniteError, match=what) as caught:
         train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
-    params = RunDirectory.open(tmp_path / "run").load_policy()[1].params
-    assert all(np.isfinite(array).all() for array in params.values())
+    run = RunDirectory.open(tmp_path / "run")
+    assert all(np.isfinite(array).all() for array in run.load_policy()[1].params.values())
+    update, path = re.search(what, str(caught.value)).groups()
+    batch = load_file(path)
+    assert batch["obs"].shape == (64, 2)
+    # The reward of 1e38 reaches the steps before it: the first minibatch holds one already.
+    assert int(update) == 1
+    assert batch["returns"].max() > 1e37
 
 
 # --- bad input -----------------------------------------------------------------------------------
@@ -319,6 +336,11 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
         ({"activation": "gelu"}, "`activation` must be 'tanh' or 'relu', got 'gelu'"),
         ({"env_kwargs": {"f": print}}, "`env_kwargs` must be a dict that JSON can hold"),
         ({"num_minibatches": 1024}, "have no standard deviation"),
+        ({"clip_obs": 0.0}, "`clip_obs` must be positive and finite, got 0.0"),
+        ({"eval_interval": 0}, "`eval_interval` must be a positive integer, got 0"),
+        ({"keep_checkpoints": -1}, "`keep_checkpoints` must be an integer ≥ 0, got -1"),
+        ({"track": ("mlflow",)}, "`track` must name 'tensorboard', 'wandb' or both"),
+        ({"eval_videos": True}, "`eval_videos` films evaluations: set `eval_interval` too"),
     ],
 )
 def test_inconsistent_configurations(options, message):

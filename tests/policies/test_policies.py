@@ -1,5 +1,7 @@
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -7,7 +9,13 @@ import torch
 
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, SpaceError
-from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot, networks
+from hotloop.policies import (
+    ActingPolicy,
+    ActorCritic,
+    PolicySnapshot,
+    network_from_json,
+    networks,
+)
 from hotloop.policies.actor_critic import orthogonal
 
 
@@ -24,12 +32,9 @@ BOX = ActionSpec(
 SPECS = {"discrete": DISCRETE, "multi_discrete": MULTI, "box": BOX}
 
 
-def random_policy(action_spec, *, activation="tanh", hidden_sizes=(16, 8), shape=(4,)):
+def random_policy(action_spec, *, hidden_sizes=(16, 8), shape=(4,), **options):
     network = ActorCritic(
-        obs_spec=obs_spec(*shape),
-        action_spec=action_spec,
-        hidden_sizes=hidden_sizes,
-        activation=activation,
+        obs_spec=obs_spec(*shape), action_spec=action_spec, hidden_sizes=hidden_sizes, **options
     )
     rng = np.random.default_rng(0)
     params = {
@@ -42,9 +47,14 @@ def random_policy(action_spec, *, activation="tanh", hidden_sizes=(16, 8), shape
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("hidden_sizes", [(), (16,), (16, 8, 4)])
-def test_torch_and_torch_free_agree(kind, activation, hidden_sizes):
+@pytest.mark.parametrize("shared_trunk", [False, True])
+def test_torch_and_torch_free_agree(kind, activation, hidden_sizes, shared_trunk):
     network, params, policy = random_policy(
-        SPECS[kind], activation=activation, hidden_sizes=hidden_sizes, shape=(2, 3)
+        SPECS[kind],
+        activation=activation,
+        hidden_sizes=hidden_sizes,
+        shared_trunk=shared_trunk,
+        shape=(2, 3),
     )
     tensors = {name: torch.from_numpy(array) for name, array in params.items()}
     obs = np.random.default_rng(1).standard_normal((5, 7, 2, 3)).astype(np.float32)
@@ -142,6 +152,51 @@ def test_initial_parameters():
     assert not np.array_equal(params["policy.0.weight"], other["policy.0.weight"])
 
 
+def test_a_shared_trunk_worked_out_by_hand():
+    network = ActorCritic(
+        obs_spec=obs_spec(2),
+        action_spec=DISCRETE,
+        hidden_sizes=(2,),
+        activation="relu",
+        shared_trunk=True,
+    )
+    params = {
+        "trunk.0.weight": [[1.0, -1.0], [2.0, 1.0]],
+        "trunk.0.bias": [0.5, 0.0],
+        "policy.0.weight": [[1.0, 0.0, -1.0], [0.0, 1.0, 2.0]],
+        "policy.0.bias": [0.0, 0.0, 1.0],
+        "value.0.weight": [[3.0], [-2.0]],
+        "value.0.bias": [0.25],
+    }
+    params = {name: np.array(x, np.float32) for name, x in params.items()}
+    assert {name: x.shape for name, x in params.items()} == network.parameter_shapes()
+    policy = ActingPolicy(network, PolicySnapshot(version=0, params=params))
+    obs = np.array([[1.0, 2.0], [2.0, -1.0]], np.float32)
+    # Hidden: [1 + 4 + 0.5, -1 + 2] = [5.5, 1]; [2 - 2 + 0.5, -2 - 1 → 0] = [0.5, 0].
+    np.testing.assert_array_equal(policy.head(obs), [[5.5, 1.0, -2.5], [0.5, 0.0, 0.5]])
+    np.testing.assert_array_equal(policy.value(obs), [14.75, 1.75])
+
+
+def test_a_shared_trunk_begins_with_the_same_gains():
+    options = {"obs_spec": obs_spec(4), "action_spec": BOX, "hidden_sizes": (64, 32)}
+    network = ActorCritic(shared_trunk=True, **options)
+    params = network.initial_parameters(1)
+    assert [*params] == [
+        *("trunk.0.weight", "trunk.0.bias", "trunk.1.weight", "trunk.1.bias"),
+        *("policy.0.weight", "policy.0.bias", "value.0.weight", "value.0.bias", "policy.log_std"),
+    ]
+    for name, gain in (
+        ("trunk.0.weight", math.sqrt(2)),
+        ("trunk.1.weight", math.sqrt(2)),
+        ("policy.0.weight", 0.01),
+        ("value.0.weight", 1.0),
+    ):
+        np.testing.assert_allclose(np.linalg.svd(params[name])[1], gain, rtol=1e-5)
+    nothing_to_share = ActorCritic(**{**options, "hidden_sizes": (), "shared_trunk": True})
+    apart = ActorCritic(**{**options, "hidden_sizes": ()})
+    assert nothing_to_share.parameter_shapes() == apart.parameter_shapes()
+
+
 def test_orthogonal_matrices_are_uniform():
     """Without its sign fixed, QR gives first entries of one sign."""
     rng = np.random.default_rng(0)
@@ -150,9 +205,24 @@ def test_orthogonal_matrices_are_uniform():
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_json_round_trip(kind):
-    network = ActorCritic(obs_spec=obs_spec(2, 3), action_spec=SPECS[kind], hidden_sizes=(5,))
-    assert ActorCritic.from_json(json.loads(json.dumps(network.to_json()))) == network
+@pytest.mark.parametrize("shared_trunk", [False, True])
+def test_json_round_trip(kind, shared_trunk):
+    network = ActorCritic(
+        obs_spec=obs_spec(2, 3),
+        action_spec=SPECS[kind],
+        hidden_sizes=(5,),
+        shared_trunk=shared_trunk,
+    )
+    fields = json.loads(json.dumps(network.to_json()))
+    assert ActorCritic.from_json(fields) == network
+    assert network_from_json(fields) == network
+
+
+def test_json_from_before_trunks_were_shared():
+    network = ActorCritic(obs_spec=obs_spec(2), action_spec=DISCRETE)
+    fields = network.to_json()
+    del fields["shared_trunk"]
+    assert network_from_json(fields) == network
 
 
 def test_parameters_of_another_network_are_refused():
@@ -163,9 +233,60 @@ def test_parameters_of_another_network_are_refused():
 
 
 def test_what_has_no_policy_yet_is_said():
-    with pytest.raises(SpaceError, match="convolutional"):
+    with pytest.raises(SpaceError, match=r"convolutional.*network of your own"):
         ActorCritic(obs_spec=obs_spec(84, 84, 4, dtype="uint8"), action_spec=DISCRETE)
     with pytest.raises(ConfigError, match="activation"):
         ActorCritic(obs_spec=obs_spec(4), action_spec=DISCRETE, activation="gelu")
     with pytest.raises(ConfigError, match="hidden_sizes"):
         ActorCritic(obs_spec=obs_spec(4), action_spec=DISCRETE, hidden_sizes=(0,))
+
+
+def test_batches_of_changing_sizes_and_types():
+    _, _, policy = random_policy(DISCRETE, shape=(2, 3))
+    obs = np.random.default_rng(1).integers(0, 256, (9, 2, 3)).astype(np.float32)
+    want_head, want_value = policy.head(obs).copy(), policy.value(obs).copy()
+    for size in (4, 1, 9, 4):
+        for given in (obs[:size], obs[:size].astype(np.float64), obs[:size].astype(np.uint8)):
+            np.testing.assert_allclose(policy.head(given), want_head[:size], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(policy.value(given), want_value[:size], rtol=1e-4)
+    value = policy.value(obs)
+    policy.value(-obs)
+    np.testing.assert_array_equal(value, want_value)  # no memory that the next call writes
+
+
+def test_new_parameters_are_acted_on():
+    network, params, policy = random_policy(DISCRETE)
+    obs = np.ones((3, 4), np.float32)
+    before = policy.head(obs)
+    moved = {name: array + 1 for name, array in params.items()}
+    policy.load(PolicySnapshot(version=4, params=moved))
+    fresh = ActingPolicy(network, PolicySnapshot(version=4, params=moved))
+    assert policy.version == 4
+    np.testing.assert_array_equal(policy.head(obs), fresh.head(obs))
+    assert not np.array_equal(policy.head(obs), before)
+
+
+def test_perceptrons_act_without_torch():
+    program = """
+import sys
+sys.modules["torch"] = None  # an import of it now fails
+import numpy as np
+from hotloop.envs.spaces import ActionSpec, ObsSpec
+from hotloop.errors import MissingExtraError
+from hotloop.policies import (
+    ActingPolicy, ActorCritic, PolicySnapshot, make_network, network_from_json
+)
+obs_spec = ObsSpec(shape=(4,), dtype="float32", layout=())
+action_spec = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=2)
+network = ActorCritic(obs_spec=obs_spec, action_spec=action_spec)
+network = network_from_json(network.to_json())
+policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
+assert policy.act(np.ones((3, 4))).shape == (3,)
+try:
+    make_network("my_nets:Net", obs_spec, action_spec)
+except MissingExtraError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "needs torch, which is not installed: pip install 'hotloop[train]'" in done.stdout

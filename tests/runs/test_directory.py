@@ -3,17 +3,16 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hotloop.errors import CheckpointError, RunDirectoryError
-from hotloop.policies import ActorCritic, PolicySnapshot
+from hotloop.errors import RunDirectoryError
 from hotloop.runs import RunDirectory, delayed_interrupt
 from hotloop.runs.plots import episodes_of, learning_curve, running_mean, sparkline
-from tests.policies.test_policies import BOX, obs_spec
 
 
 @dataclasses.dataclass
@@ -25,11 +24,6 @@ def create(tmp_path, path=None):
     return RunDirectory.create(
         path, runs_dir=tmp_path, env_id="ALE/Pong v5", algorithm="ppo", seed=3, config=Config()
     )
-
-
-def network_and_snapshot():
-    network = ActorCritic(obs_spec=obs_spec(4), action_spec=BOX, hidden_sizes=(5,))
-    return network, PolicySnapshot(version=7, params=network.initial_parameters(0))
 
 
 def test_names_never_collide_and_are_plain(tmp_path):
@@ -114,54 +108,45 @@ def test_learning_curve_is_a_picture(tmp_path, num_episodes):
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_checkpoint_round_trip(tmp_path):
+def test_a_full_disk_is_named(tmp_path):
     run = create(tmp_path)
-    network, snapshot = network_and_snapshot()
-    run.save_policy("last", network, snapshot, {"timesteps": 128})
-    got_network, got, state = RunDirectory.open(run.path).load_policy("last")
-    assert got_network == network
-    assert got.version == 7
-    assert state["timesteps"] == 128
-    for name, array in snapshot.params.items():
-        np.testing.assert_array_equal(got.params[name], array)
-    assert os.listdir(run.path / "checkpoints") == ["last"]
-
-
-def test_a_failed_write_keeps_the_checkpoint_before(tmp_path):
-    run = create(tmp_path)
-    network, snapshot = network_and_snapshot()
-    run.save_policy("last", network, snapshot, {"timesteps": 1})
-
-    # The file may not grow beyond 100 bytes: what a full disk looks like from inside.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        with pytest.raises(RunDirectoryError, match=r"can't be written.*free some space"):
-            run.save_policy("last", network, snapshot, {"timesteps": 2})
         with pytest.raises(RunDirectoryError, match=r"metrics.jsonl can't be written"):
             run.log({"timesteps": 1, "episode_returns": [1.0] * 100})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert run.load_policy("last")[2]["timesteps"] == 1
-    assert os.listdir(run.path / "checkpoints") == ["last"]
 
 
-def test_a_failed_exchange_puts_the_checkpoint_before_back(tmp_path, monkeypatch):
+def test_one_process_at_a_time(tmp_path):
     run = create(tmp_path)
-    network, snapshot = network_and_snapshot()
-    run.save_policy("last", network, snapshot, {"timesteps": 1})
-    rename = Path.rename
+    code = (
+        "from hotloop.runs import RunDirectory; import sys\n"
+        "try: RunDirectory.open(sys.argv[1]).lock()\n"
+        "except Exception as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(run.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "is being trained by another process" in done.stdout
+    run.close()
+    assert not subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    def second_fails(self, target):
-        if self.name == ".last.tmp":
-            raise OSError(5, "Input/output error")
-        return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", second_fails)
-    with pytest.raises(RunDirectoryError, match="Input/output error"):
-        run.save_policy("last", network, snapshot, {"timesteps": 2})
-    assert run.load_policy("last")[2]["timesteps"] == 1
-    assert os.listdir(run.path / "checkpoints") == ["last"]
+def test_resuming_cuts_the_metrics_back(tmp_path):
+    run = create(tmp_path)
+    for iteration in (1, 2, 3):
+        run.log({"iteration": iteration, "timesteps": 10 * iteration, "episode_returns": []})
+    run.close()
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"iteration": 4, "timest')
+    again = RunDirectory.open(run.path)
+    again.resume(Config(seed=4), timesteps=20, iteration=2)
+    again.log({"iteration": 3, "timesteps": 30, "episode_returns": []})
+    assert [line["iteration"] for line in again.metrics()] == [1, 2, 3]
+    content = json.loads((run.path / "config.json").read_text())
+    assert content["config"] == {"seed": 4}
+    assert [resumed["timesteps"] for resumed in content["resumed"]] == [20]
 
 
 def test_a_signal_waits_for_what_is_half_written():
@@ -175,27 +160,3 @@ def test_a_signal_waits_for_what_is_half_written():
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert done == ["the rest"]
-
-
-def test_damaged_checkpoints_are_refused(tmp_path):
-    run = create(tmp_path)
-    network, snapshot = network_and_snapshot()
-    with pytest.raises(CheckpointError, match="has no checkpoint 'last'; it has none"):
-        run.load_policy()
-    folder = run.save_policy("last", network, snapshot, {})
-    with pytest.raises(CheckpointError, match="no checkpoint 'best'; it has last"):
-        run.load_policy("best")
-
-    tensors = (folder / "tensors.safetensors").read_bytes()
-    (folder / "tensors.safetensors").write_bytes(tensors[: len(tensors) // 2])
-    with pytest.raises(CheckpointError, match="cut short or damaged"):
-        run.load_policy()
-    (folder / "tensors.safetensors").write_bytes(tensors)
-    state = (folder / "state.json").read_text()
-    (folder / "state.json").write_text(state[:40])
-    with pytest.raises(CheckpointError, match="cut short or damaged"):
-        run.load_policy()
-    newer = {**json.loads(state), "checkpoint_version": 99}
-    (folder / "state.json").write_text(json.dumps(newer))
-    with pytest.raises(CheckpointError, match=r"version 99.*upgrade"):
-        run.load_policy()

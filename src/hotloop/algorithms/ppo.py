@@ -15,36 +15,44 @@ followed: truncation is not taken for termination (`hotloop.ops.gae`).
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hotloop import timing
-from hotloop.envs import VectorEnv, environment_name, make_vec
-from hotloop.errors import ConfigError, NonFiniteError
+from hotloop.algorithms.session import Session, open_session
+from hotloop.envs import VectorEnv, environment_name
+from hotloop.errors import ConfigError, NonFiniteUpdate
 from hotloop.learner import (
     AdamState,
     Compile,
     Execution,
+    Normalizer,
     ParameterLayout,
     adam_step,
     choose,
     clip_grad_norm,
-    torch_threads,
     value_and_grad,
 )
 from hotloop.ops import explained_variance, gae, losses
-from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot, networks
-from hotloop.rollouts import InlineRollout
-from hotloop.rollouts.inline import flatten_valid
-from hotloop.runs import OnReport, Progress, Result, RunDirectory, check_fields, delayed_interrupt
+from hotloop.policies import (
+    ActingPolicy,
+    ActorCritic,
+    Network,
+    ObsScale,
+    PolicySnapshot,
+    make_network,
+    networks,
+)
+from hotloop.rollouts import InlineRollout, RolloutState, flatten_valid
+from hotloop.runs import Checkpoint, OnReport, Result, RunConfig, check_fields
 from hotloop.timing import span
+from hotloop.types import Array
 
 METRICS = (
     "policy_loss",
@@ -57,19 +65,9 @@ METRICS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(RunConfig):
     """What a PPO run is made of."""
 
-    env_id: str = "CartPole-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`."""
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to the environment, as JSON on the command line: '{"g": 1.62}'."""
-    total_timesteps: int = 200_000
-    """Transitions to collect, over all environments; rounded up to whole iterations."""
-    seed: int = 1
-    """Of environments, networks, actions and minibatches: the same seed gives the same weights."""
-    num_envs: int = 8
-    """N, environments side by side."""
     num_steps: int = 128
     """T, steps of each environment between two updates."""
     update_epochs: int = 10
@@ -102,23 +100,30 @@ class Config:
     """Widths of the hidden layers, of the policy's network and of the value's."""
     activation: Literal["tanh", "relu"] = "tanh"
     """After each hidden layer."""
+    shared_trunk: bool = False
+    """Let policy and value share the hidden layers."""
+    network: str | None = None
+    """A network of your own instead, `module:Class`; it acts through torch."""
+    normalize_obs: bool = False
+    """Give the networks observations of mean 0 and standard deviation 1, as seen so far."""
+    normalize_reward: bool = False
+    """Scale rewards so that returns have standard deviation 1, as seen so far."""
+    clip_obs: float | None = None
+    """Bound on the (normalised) observations' magnitude; None: none. 10 is usual."""
+    clip_reward: float | None = None
+    """Bound on the (normalised) rewards' magnitude; None: none. 10 is usual."""
     compile: Compile = "auto"
     """Run the update as one compiled graph: three times as fast, after some 15 s (3 s cached)."""
-    torch_threads: int = 1
-    """Cores for the update; tiny networks are slower on two than on one."""
-    runs_dir: str = "runs"
-    """Where run directories are made."""
-    run_dir: str | None = None
-    """This run's directory, which must not exist; None: <runs-dir>/<env>__ppo__<seed>__<time>."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_fields(
             self,
-            counts=(
-                *("total_timesteps", "num_envs", "num_steps", "update_epochs", "num_minibatches"),
-                "torch_threads",
+            counts=("num_steps", "update_epochs", "num_minibatches"),
+            positive=(
+                *("learning_rate", "clip_range", "max_grad_norm", "target_kl"),
+                *("clip_obs", "clip_reward"),
             ),
-            positive=("learning_rate", "clip_range", "max_grad_norm", "target_kl"),
             not_negative=("entropy_coef", "value_coef"),
             fractions=("gamma", "gae_lambda"),
         )
@@ -189,7 +194,7 @@ class State:
 
 
 def loss(
-    params: Tensor, batch: Batch, network: ActorCritic, layout: ParameterLayout, config: Config
+    params: Tensor, batch: Batch, network: Network, layout: ParameterLayout, config: Config
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """PPO's objective, as a loss: L = L_policy + c_v L_value − c_e H.
 
@@ -235,7 +240,7 @@ def update(
     batch: Batch,
     learning_rate: Tensor,
     *,
-    network: ActorCritic,
+    network: Network,
     layout: ParameterLayout,
     config: Config,
 ) -> Tensor:
@@ -263,11 +268,122 @@ def update(
     return torch.stack([*(part.detach() for part in parts), norm])
 
 
+class Learner:
+    """The owner of all that learning changes.
+
+    Args:
+        config: the run's.
+        network: what is learned.
+
+    Attributes:
+        state: parameters and optimizer.
+        rng: orders the minibatches.
+        step: `update`, eager or compiled.
+    """
+
+    def __init__(self, config: Config, network: Network) -> None:
+        self.config = config
+        self.layout = ParameterLayout(network.parameter_shapes())
+        params = self.layout.pack(network.initial_parameters(config.seed))
+        self.state = State(params, AdamState.zeros(params), torch.ones((), dtype=torch.bool))
+        self.rng = np.random.default_rng((config.seed, 1))
+        self.learning_rate = torch.tensor(config.learning_rate)
+        choice = choose(
+            config.compile,
+            num_calls=config.num_updates,
+            flop_per_call=6 * params.numel() * config.minibatch_size,
+        )
+        self.step = Execution(
+            partial(update, network=network, layout=self.layout, config=config), choice
+        )
+
+    def snapshot(self, version: int, obs_scale: ObsScale | None) -> PolicySnapshot:
+        """The policy as it is now."""
+        params = self.layout.to_numpy(self.state.params)
+        return PolicySnapshot(version=version, params=params, obs_scale=obs_scale)
+
+    def set_learning_rate(self, done_share: float) -> None:
+        """α for an iteration that begins when this share of the run is done."""
+        if self.config.anneal_learning_rate:
+            self.learning_rate.fill_(self.config.learning_rate * (1.0 - done_share))
+
+    def learn(self, fields: Mapping[str, Array]) -> dict[str, float]:
+        """All epochs on one fragment.
+
+        Args:
+            fields: of `Batch`, T·N rows each.
+
+        Returns:
+            `METRICS`, each the mean over the minibatches whose step counted; `num_updates`, how
+            many did; `learning_rate`.
+
+        Raises:
+            NonFiniteUpdate: a loss or a parameter was NaN or infinite.
+        """
+        config, state = self.config, self.state
+        batch = Batch(**{name: torch.from_numpy(x) for name, x in fields.items()})
+        state.active.fill_(True)
+        metrics: list[Tensor] = []
+        counted: list[Tensor] = []
+        orders: list[Tensor] = []
+        for _ in range(config.update_epochs):
+            # One gather a pass; its minibatches are then views.
+            orders.append(torch.from_numpy(self.rng.permutation(config.batch_size)))
+            shuffled = Batch(*(x.index_select(0, orders[-1]) for x in batch))
+            with self.step.repeated():
+                for start in range(0, config.batch_size, config.minibatch_size):
+                    rows = (x.narrow(0, start, config.minibatch_size) for x in shuffled)
+                    with span("minibatch"):
+                        metrics.append(self.step(state, Batch(*rows), self.learning_rate))
+                    if config.target_kl is not None:
+                        counted.append(state.active.clone())
+            # The one synchronisation of a pass, and only where a target is set.
+            if config.target_kl is not None and not state.active.item():
+                break
+        rows = torch.stack(metrics)
+        if not (rows.isfinite().all() & state.params.isfinite().all()).item():
+            raise self._non_finite(rows, batch, torch.cat(orders))
+        if counted:
+            rows = rows[torch.stack(counted)]
+        means = dict(zip(METRICS, rows.mean(0).tolist(), strict=True))
+        return {
+            **means,
+            "num_updates": float(len(rows)),
+            "learning_rate": self.learning_rate.item(),
+        }
+
+    def _non_finite(self, rows: Tensor, batch: Batch, order: Tensor) -> NonFiniteUpdate:
+        """Find the first update that was not finite: the last one, if no loss has seen it yet."""
+        bad = ~rows.isfinite()
+        update = int(bad.any(1).int().argmax()) if bad.any() else len(rows) - 1
+        names = [name for name, is_bad in zip(METRICS, bad[update], strict=True) if is_bad]
+        size = self.config.minibatch_size
+        index = order[update * size : (update + 1) * size]
+        minibatch = {name: x[index].numpy() for name, x in batch._asdict().items()}
+        return NonFiniteUpdate(names or ["the parameters"], update + 1, minibatch)
+
+    def to_arrays(self) -> dict[str, Array]:
+        """What a checkpoint holds besides the snapshot."""
+        adam = self.state.adam
+        fields = {"mean": adam.mean, "square": adam.square, "step": adam.step}
+        return {f"adam.{name}": x.numpy().copy() for name, x in fields.items()}
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        self.state.params.copy_(self.layout.pack(checkpoint.snapshot.params))
+        for name in ("mean", "square", "step"):
+            stored = torch.from_numpy(checkpoint.arrays[f"adam.{name}"])
+            getattr(self.state.adam, name).copy_(stored)
+        self.rng.bit_generator.state = checkpoint.state["rng"]
+
+
 def train(
     config: Config,
     *,
-    env: Callable[..., Any] | None = None,
+    env: str | Callable[..., Any] | None = None,
+    network: str | Callable[..., Any] | None = None,
     on_report: OnReport | None = None,
+    resume_from: str | Path | None = None,
 ) -> Result:
     """Train, and leave a run directory behind.
 
@@ -275,188 +391,118 @@ def train(
         config: what to do.
         env: a factory of environments, called with `config.env_kwargs`; used instead of
             `config.env_id`.
+        network: a factory of the policy's and the value's network, see
+            `hotloop.policies.make_network`; used instead of `config.network`.
         on_report: called before the first iteration and after each; returning True stops the run.
+        resume_from: a run directory, or a checkpoint in one, to go on from. The rest is as it was,
+            but for `total_timesteps`, which may grow, and what changes nothing that is learned.
 
     Returns:
         The policy and where everything was written.
 
     Raises:
         ConfigError, UnknownNameError, SpaceError, MissingExtraError: before anything starts.
+        CheckpointError: the checkpoint to go on from is damaged or of another run.
         EnvironmentFailure: an environment raised or gave what its spaces rule out.
         NonFiniteError: a loss was NaN or infinite.
-        KeyboardInterrupt: after metrics, timing and the last policy were written.
+        KeyboardInterrupt: after metrics, timing and the last checkpoint were written.
 
     The process's timing goes to the run directory from here to the end; a recording that the caller
     started ends, and `timing.start` begins a new one afterwards.
     """
-    environment = config.env_id if env is None else env
-    run = envs = None
-    try:
-        with delayed_interrupt():  # from here on there is something to tidy up
-            run = RunDirectory.create(
-                config.run_dir,
-                runs_dir=config.runs_dir,
-                env_id=environment_name(environment),
-                algorithm="ppo",
-                seed=config.seed,
-                config=config,
-            )
-        timing.start(run.path / "timing", component="learner")
-        with span("make_envs"):
-            envs = make_vec(
-                environment, config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs
-            )
-        network = ActorCritic(
-            obs_spec=envs.obs_spec,
-            action_spec=envs.action_spec,
-            hidden_sizes=tuple(config.hidden_sizes),
-            activation=config.activation,
-        )
-        with torch_threads(config.torch_threads):
-            result = _train(config, envs, network, run, on_report)
-    except BaseException:
-        timing.stop()
-        if run is not None:
-            run.close()
-            if not run.has_metrics:  # it ended before its first iteration did
-                run.remove()
-        if envs is not None:
-            with contextlib.suppress(Exception):  # what went wrong first is what should be seen
-                envs.close()
-        raise
-    timing.stop()
-    run.close()
-    envs.close()
-    return result
+    network = config.network if network is None else network
+    with open_session(
+        config,
+        algorithm="ppo",
+        env=env,
+        network_name=None if network is None else environment_name(network),
+        on_report=on_report,
+        resume_from=resume_from,
+    ) as session:
+        return _train(config, session, _make_network(config, session.envs, network))
 
 
-def _train(
-    config: Config,
-    envs: VectorEnv,
-    network: ActorCritic,
-    run: RunDirectory,
-    on_report: OnReport | None,
-) -> Result:
-    with span("make_learner"):
-        layout = ParameterLayout(network.parameter_shapes())
-        params = layout.pack(network.initial_parameters(config.seed))
-        state = State(params, AdamState.zeros(params), torch.ones((), dtype=torch.bool))
-        snapshot = PolicySnapshot(version=0, params=layout.to_numpy(params))
-        policy = ActingPolicy(network, snapshot)
-        rollout = InlineRollout(envs, policy, num_steps=config.num_steps, seed=config.seed)
-        rng = np.random.default_rng((config.seed, 1))
-        learning_rate = torch.tensor(config.learning_rate)
-        choice = choose(
-            config.compile,
-            num_calls=config.num_updates,
-            flop_per_call=6 * params.numel() * config.minibatch_size,
-        )
-        step = Execution(partial(update, network=network, layout=layout, config=config), choice)
-
-    learned_from = 0  # transitions that `snapshot` has learned from
-    progress = Progress(run.path, config.total_timesteps, on_report, execution=choice.reason)
-    wants_to_stop = progress.report(0, {})
-    try:
-        iteration = 0
-        while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
-            if config.anneal_learning_rate:
-                done_share = rollout.num_transitions / config.total_timesteps
-                learning_rate.fill_(config.learning_rate * (1.0 - done_share))
-
-            with span("collect"):
-                fragment = rollout.collect()
-            with span("advantages"):
-                advantages = gae(
-                    fragment.reward,
-                    fragment.value,
-                    fragment.next_value,
-                    fragment.terminated,
-                    fragment.truncated,
-                    gamma=config.gamma,
-                    gae_lambda=config.gae_lambda,
-                )
-                fields = flatten_valid(fragment, advantages, rng)
-                batch = Batch(**{name: torch.from_numpy(x) for name, x in fields.items()})
-            with span("update"):
-                metrics = _learn(state, batch, learning_rate, step, config, rng)
-
-            iteration += 1
-            metrics["learning_rate"] = learning_rate.item()
-            metrics["explained_variance"] = explained_variance(fields["value"], fields["returns"])
-            bad = [name for name in METRICS if not np.isfinite(metrics[name])]
-            if bad or not torch.isfinite(state.params).all().item():
-                raise NonFiniteError(
-                    "losses and parameters must be finite, but iteration "
-                    f"{iteration} gave NaN or infinity in {', '.join(bad) or 'the parameters'}: "
-                    "lower `learning_rate`, and check the scale of the rewards"
-                )
-            with span("publish"):
-                snapshot = PolicySnapshot(version=iteration, params=layout.to_numpy(state.params))
-                learned_from = rollout.num_transitions
-                rollout.publish(snapshot)
-            with span("report"):
-                episodes = rollout.pop_episodes()
-                progress.add(episodes)
-                run.log(
-                    {
-                        "iteration": iteration,
-                        "timesteps": rollout.num_transitions,
-                        "elapsed_s": round(progress.elapsed_s, 6),
-                        "episode_returns": [e.undiscounted_return for e in episodes],
-                        "episode_lengths": [e.length for e in episodes],
-                        **metrics,
-                    }
-                )
-                wants_to_stop = progress.report(rollout.num_transitions, metrics)
-    finally:
-        # Also on Ctrl-C and on errors: `snapshot` is always a whole iteration's.
-        with span("save"), delayed_interrupt():
-            run.save_policy("last", network, snapshot, {"timesteps": learned_from})
-
-    return Result(
-        policy=policy,
-        run_dir=run.path,
-        timesteps=rollout.num_transitions,
-        elapsed_s=progress.elapsed_s,
-        mean_return=progress.mean_return,
-        status="stopped" if wants_to_stop else "finished",
-        execution=step.summary(),
+def _make_network(
+    config: Config, envs: VectorEnv, network: str | Callable[..., Any] | None
+) -> Network:
+    if network is not None:
+        return make_network(network, envs.obs_spec, envs.action_spec)
+    return ActorCritic(
+        obs_spec=envs.obs_spec,
+        action_spec=envs.action_spec,
+        hidden_sizes=tuple(config.hidden_sizes),
+        activation=config.activation,
+        shared_trunk=config.shared_trunk,
     )
 
 
-def _learn(
-    state: State,
-    batch: Batch,
-    learning_rate: Tensor,
-    step: Execution,
-    config: Config,
-    rng: np.random.Generator,
-) -> dict[str, float]:
-    """All epochs on one fragment.
+def _train(config: Config, session: Session, network: Network) -> Result:
+    with span("make_learner"):
+        learner = Learner(config, network)
+        normalizer = Normalizer(
+            network.obs_spec.shape,
+            session.envs.num_envs,
+            normalize_obs=config.normalize_obs,
+            normalize_reward=config.normalize_reward,
+            clip_obs=config.clip_obs,
+            clip_reward=config.clip_reward,
+            gamma=config.gamma,
+        )
+        policy = ActingPolicy(network, learner.snapshot(0, normalizer.obs_scale))
+        rollout = InlineRollout(session.envs, policy, num_steps=config.num_steps, seed=config.seed)
+    iteration, began_anew = 0, []
+    if session.resumed_from is not None:
+        session.check_network(network)
+        checkpoint = session.resumed_from
+        iteration = checkpoint.state["iteration"]
+        learner.load(checkpoint)
+        normalizer.load(checkpoint.arrays)
+        rollout.publish(checkpoint.snapshot)
+        began_anew = rollout.restore(
+            RolloutState.from_checkpoint(checkpoint.arrays, checkpoint.state["rollout"])
+        )
 
-    Returns:
-        `METRICS`, each the mean over the minibatches whose step counted, and `num_updates`, how
-        many did.
-    """
-    state.active.fill_(True)
-    metrics: list[Tensor] = []
-    counted: list[Tensor] = []
-    for _ in range(config.update_epochs):
-        # One gather a pass; its minibatches are then views.
-        order = torch.from_numpy(rng.permutation(config.batch_size))
-        shuffled = Batch(*(x.index_select(0, order) for x in batch))
-        with step.repeated():
-            for start in range(0, config.batch_size, config.minibatch_size):
-                minibatch = Batch(*(x.narrow(0, start, config.minibatch_size) for x in shuffled))
-                with span("minibatch"):
-                    metrics.append(step(state, minibatch, learning_rate))
-                if config.target_kl is not None:
-                    counted.append(state.active.clone())
-        # The one synchronisation of a pass, and only where a target is set.
-        if config.target_kl is not None and not state.active.item():
-            break
-    rows = torch.stack(metrics)
-    if counted:
-        rows = rows[torch.stack(counted)]
-    means = dict(zip(METRICS, rows.mean(0).tolist(), strict=True))
-    return {**means, "num_updates": float(len(rows))}
+    wants_to_stop = session.begin(execution=learner.step.choice.reason, began_anew=began_anew)
+    while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
+        iteration += 1
+        learner.set_learning_rate(rollout.num_transitions / config.total_timesteps)
+        with span("collect"):
+            fragment = rollout.collect()
+        with span("advantages"):
+            # Observations as the policy saw them; rewards by all that is known by now.
+            normalizer.update(fragment)
+            advantages = gae(
+                normalizer.reward(fragment.reward),
+                fragment.value,
+                fragment.next_value,
+                fragment.terminated,
+                fragment.truncated,
+                gamma=config.gamma,
+                gae_lambda=config.gae_lambda,
+            )
+            fields = flatten_valid(fragment, advantages, learner.rng)
+            fields["obs"] = policy.scaled(fields["obs"])
+        with span("update"):
+            metrics = learner.learn(fields)
+        metrics["explained_variance"] = explained_variance(fields["value"], fields["returns"])
+        with span("publish"):
+            snapshot = learner.snapshot(iteration, normalizer.obs_scale)
+            rollout.publish(snapshot)
+            state = rollout.state()
+            checkpoint = Checkpoint(
+                network=network,
+                snapshot=snapshot,
+                arrays={
+                    **learner.to_arrays(),
+                    **normalizer.to_arrays(),
+                    **state.to_arrays(),
+                },
+                state={
+                    "timesteps": state.num_transitions,
+                    "iteration": iteration,
+                    "rng": learner.rng.bit_generator.state,
+                    "rollout": state.to_json(),
+                },
+            )
+        wants_to_stop = session.end_iteration(checkpoint, rollout.pop_episodes(), metrics)
+    return session.result(policy, is_stopped=wants_to_stop, execution=learner.step.summary())

@@ -20,6 +20,7 @@ from hotloop.errors import (
 # Subcommand → module of this package, and what it does.
 COMMANDS = {
     "train": "Train an agent; leaves a run directory behind.",
+    "resume": "Go on with a run that was stopped or killed.",
     "eval": "Play a trained policy and print its mean return.",
 }
 

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from hotloop.runs import Report
+    from hotloop.runs import Evaluation, Report
 
 
 class LiveLine:
@@ -24,6 +24,8 @@ class LiveLine:
 
     def __init__(self, console: Console | None = None) -> None:
         self.report: Report | None = None
+        self.evaluation: Evaluation | None = None
+        self._first_timesteps = 0
         self._console = console or Console()
         self._is_live = self._console.is_terminal
         self._interval_s = 0.25 if self._is_live else 5.0
@@ -38,7 +40,12 @@ class LiveLine:
 
     def show(self, report: Report) -> None:
         """Draw `report`, unless the last drawing is too recent."""
+        if self.report is None:
+            self._first_timesteps = report.timesteps
+            if report.resumed:
+                self._console.print(report.resumed, highlight=False)
         self.report = report
+        self.evaluation = report.evaluation or self.evaluation
         now = time.monotonic()
         if now - self._shown_at >= self._interval_s:
             self._shown_at = now
@@ -53,7 +60,12 @@ class LiveLine:
             self._live = None
 
     def _draw(self, report: Report) -> None:
-        text = describe(report, process_age_s())
+        text = describe(
+            report,
+            process_age_s(),
+            first_timesteps=self._first_timesteps,
+            evaluation=self.evaluation,
+        )
         if self._is_live:
             if self._live is None:
                 # No refresh thread: standard profilers should see one thread, the training's.
@@ -67,19 +79,29 @@ class LiveLine:
                 self._is_broken = True
 
 
-def describe(report: Report, age_s: float) -> Text:
+def describe(
+    report: Report,
+    age_s: float,
+    *,
+    first_timesteps: int = 0,
+    evaluation: Evaluation | None = None,
+) -> Text:
     """One line: steps, rates with and without start-up, mean return, time left.
 
     Args:
         report: where the run stands.
         age_s: seconds since the process started.
+        first_timesteps: where the process began: not at 0 if it resumed.
+        evaluation: the last one.
     """
     share = min(1.0, report.timesteps / report.total_timesteps)
     left_s = report.elapsed_s * (1 / share - 1) if share > 0 else math.nan
     parts = [
         f"{report.timesteps:,}/{report.total_timesteps:,} steps",
-        f"{report.steps_per_s:,.0f}/s ({report.timesteps / age_s:,.0f}/s with start-up)",
+        f"{report.steps_per_s:,.0f}/s "
+        f"({(report.timesteps - first_timesteps) / age_s:,.0f}/s with start-up)",
         f"mean return {'?' if math.isnan(mean := report.mean_return) else f'{mean:.1f}'}",
+        *([f"evaluation {evaluation.mean_return:.1f}"] if evaluation else ()),
         f"{_duration(left_s)} left",
     ]
     return Text(" · ".join(parts), no_wrap=True, overflow="ellipsis")

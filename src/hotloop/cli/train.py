@@ -46,7 +46,7 @@ def run(args: list[str]) -> int:
         need(module, extra="train", purpose="training")
     algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
     config = parse(algorithm.Config, args[1:], prog=f"hotloop train {name}")
-    return _train(algorithm, config)
+    return train(algorithm, config)
 
 
 def parse(config_class: type, args: list[str], *, prog: str) -> Any:
@@ -91,18 +91,32 @@ def _json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def _train(algorithm: Any, config: Any) -> int:
+def train(algorithm: Any, config: Any, **options: Any) -> int:
+    """Train with a live line, then tell what came of it.
+
+    Args:
+        algorithm: a module of `hotloop.algorithms`.
+        config: its configuration.
+        **options: more of its `train`'s arguments.
+
+    Returns:
+        The exit code.
+    """
     live = LiveLine()
     with end_once():
         try:
-            result = algorithm.train(config, on_report=live.show)
+            result = algorithm.train(config, on_report=live.show, **options)
         except Ended as ended:
             live.close()
             if live.run_dir is None or not live.run_dir.exists():
                 print("hotloop: interrupted before the first iteration ended", file=sys.stderr)
                 return ended.exit_code
             _conclude(live)
-            print("hotloop: interrupted; metrics, timing and policy are kept", file=sys.stderr)
+            print(
+                "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
+                f"hotloop resume {shlex.quote(str(live.run_dir))} goes on",
+                file=sys.stderr,
+            )
             return ended.exit_code
         except BaseException:
             live.close()

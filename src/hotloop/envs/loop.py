@@ -16,11 +16,11 @@ from hotloop.envs.checks import (
     non_finite,
 )
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
-from hotloop.envs.protocol import allocate_step
+from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.errors import EnvironmentFailure, SpaceError
 from hotloop.timing import span
-from hotloop.types import Array, Episode, StepArrays
+from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 
 if TYPE_CHECKING:
     from gymnasium import Env
@@ -85,8 +85,10 @@ class EnvLoop:
         self._num_steps = 0
         self._finished: list[Episode] = []
 
-    def reset(self) -> Array:
+    def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
+        if first_episode is not None:
+            self._episode = [first_episode - 1] * self.num_envs
         obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
         for i in range(self.num_envs):
             self._begin_episode(i, obs[i])
@@ -153,6 +155,28 @@ class EnvLoop:
                     self._begin_episode(i, obs[i])
         return out
 
+    def running(self) -> list[tuple[int, int]]:
+        """See `VectorEnv.running`."""
+        lengths = (self._num_steps - began for began in self._began)
+        return list(zip(self._episode, lengths, strict=True))
+
+    def resume(self, episodes: Sequence[RunningEpisode]) -> tuple[Array, list[int]]:
+        """See `VectorEnv.resume`."""
+        obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
+        began_anew: list[int] = []
+        # Counted as if all had begun within the longest of them.
+        self._num_steps = max(len(episode.actions) for episode in episodes)
+        for i, episode in enumerate(episodes):
+            self._episode[i] = episode.episode - 1
+            self._begin_episode(i, obs[i])
+            if self._replay(i, episode, obs[i]):
+                self._began[i] = self._num_steps - len(episode.actions)
+            else:
+                self._begin_episode(i, obs[i])
+                began_anew.append(i)
+        self._next_limit = min(map(sum, zip(self._began, self._time_limits, strict=True)))
+        return obs, began_anew
+
     def pop_episodes(self) -> list[Episode]:
         """See `VectorEnv.pop_episodes`."""
         finished, self._finished = self._finished, []
@@ -189,6 +213,21 @@ class EnvLoop:
         problem = non_finite(row)
         if problem is not None:
             raise self._failure(i, problem, at_reset=True)
+
+    def _replay(self, i: int, episode: RunningEpisode, row: Array) -> bool:
+        """Repeat an episode's actions; whether they led to the same observation."""
+        observation = None
+        try:
+            for action in self._decoder.rows(episode.actions):
+                observation, value, is_terminated, is_truncated, _ = self._steps[i](action)
+                if is_terminated or is_truncated:
+                    return False
+                self._returns[i] += as_reward(value)
+        except Exception:  # what does not repeat itself may fail in any way
+            return False
+        if observation is not None:
+            self._write(i, observation, row)
+        return obs_hash(row) == episode.obs_hash
 
     def _apply_time_limits(self, truncated: Array, ended: list[int]) -> list[int]:
         """Truncate the episodes that are as long as they may be; all that end in this step."""

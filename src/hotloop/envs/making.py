@@ -65,6 +65,7 @@ def make_vec(
     seed: int = 0,
     env_kwargs: Mapping[str, Any] | None = None,
     first_env: int = 0,
+    first_episode: int = 0,
     stream: Stream = "training",
 ) -> VectorEnv:
     """N environments side by side.
@@ -82,6 +83,8 @@ def make_vec(
         seed: of the run.
         env_kwargs: for the environment's constructor or the factory.
         first_env: number of the first environment, counted over all workers.
+        first_episode: EnvPool alone needs it here, since it is seeded when it is made: a resumed
+            run should not see its first episodes again.
         stream: training and evaluation see other episodes.
 
     Raises:
@@ -96,7 +99,7 @@ def make_vec(
     kwargs = dict(env_kwargs or {})
     if isinstance(env, str) and env.startswith("envpool:"):
         # EnvPool is seeded when it is made: environment i with seed + i.
-        pool_seed = episode_seed(seed, first_env, 0, stream)
+        pool_seed = episode_seed(seed, first_env, first_episode, stream)
         pool = _make_envpool(env, num_envs or 1, pool_seed, kwargs)
         return _adapt(pool, env, num_envs, seed=seed, first_env=first_env, stream=stream)
     env_id, factory = _resolve(env)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from hotloop.envs.spaces import ActionSpec, ObsSpec
-from hotloop.types import Array, Episode, StepArrays
+from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 
 
 class VectorEnv(Protocol):
@@ -28,8 +30,12 @@ class VectorEnv(Protocol):
         """Kind, shape and bounds of one action."""
         ...
 
-    def reset(self) -> Array:
+    def reset(self, first_episode: int | None = None) -> Array:
         """Start a new episode everywhere.
+
+        Args:
+            first_episode: its number, which its seed is made of where environments take seeds;
+                the next one by default.
 
         Returns:
             First observations, (N, *obs_shape), a fresh array.
@@ -55,6 +61,28 @@ class VectorEnv(Protocol):
         """
         ...
 
+    def running(self) -> list[tuple[int, int]]:
+        """The number and the length so far of each environment's running episode."""
+        ...
+
+    def resume(self, episodes: Sequence[RunningEpisode]) -> tuple[Array, list[int]]:
+        """Bring fresh environments to where others stood: in the middle of their episodes.
+
+        Each episode is begun again with its own seed and its actions are replayed. Where that is
+        not possible, or does not lead to the same observation, the environment begins its next
+        episode instead.
+
+        Args:
+            episodes: one for each environment.
+
+        Returns:
+            What to act on next, (N, *obs_shape), and the environments that began a new episode.
+
+        Raises:
+            EnvironmentFailure: an environment's `reset` failed.
+        """
+        ...
+
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call, in the order in which they ended."""
         ...
@@ -75,3 +103,8 @@ def allocate_step(num_envs: int, obs_spec: ObsSpec) -> StepArrays:
         valid=np.ones(num_envs, np.bool_),
         obs=np.zeros(obs_shape, obs_spec.dtype),
     )
+
+
+def obs_hash(obs: Array) -> str:
+    """A fingerprint of one observation, exact to the last bit."""
+    return hashlib.blake2b(obs.tobytes(), digest_size=8).hexdigest()

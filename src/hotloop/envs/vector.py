@@ -15,6 +15,7 @@ spend no call on a reset, and every episode has its own seed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from hotloop.envs.protocol import allocate_step
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.timing import span
-from hotloop.types import Array, Episode, StepArrays
+from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -87,8 +88,10 @@ class VectorAdapter:
         self._resetting = np.zeros(self.num_envs, np.bool_)
         self._finished: list[Episode] = []
 
-    def reset(self) -> Array:
+    def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
+        if first_episode is not None:
+            self._episode = [first_episode - 1] * self.num_envs
         everywhere = np.ones(self.num_envs, np.bool_)
         self._begin_episodes(everywhere)
         self._resetting[:] = False
@@ -140,6 +143,15 @@ class VectorAdapter:
                         self._reset_masked(ended, obs)
                     self._check_first_obs(obs, ended)
         return out
+
+    def running(self) -> list[tuple[int, int]]:
+        """See `VectorEnv.running`."""
+        return list(zip(self._episode, self._lengths.tolist(), strict=True))
+
+    def resume(self, episodes: Sequence[RunningEpisode]) -> tuple[Array, list[int]]:
+        """See `VectorEnv.resume`: all begin a new episode, for none can be stepped alone."""
+        self._episode = [episode.episode for episode in episodes]
+        return self.reset(), list(range(self.num_envs))
 
     def pop_episodes(self) -> list[Episode]:
         """See `VectorEnv.pop_episodes`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hotloop.learner.execution import Choice, Compile, Execution, choose
 from hotloop.learner.gradients import clip_grad_norm, value_and_grad
+from hotloop.learner.normalizers import Normalizer
 from hotloop.learner.optimizer import AdamState, adam_step
 from hotloop.learner.parameters import ParameterLayout
 from hotloop.learner.threads import torch_threads
@@ -17,6 +18,7 @@ __all__ = [
     "Choice",
     "Compile",
     "Execution",
+    "Normalizer",
     "ParameterLayout",
     "adam_step",
     "choose",

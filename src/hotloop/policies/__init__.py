@@ -1,13 +1,24 @@
-"""Networks and how they act: one definition, a torch twin that learns, a torch-free twin that acts.
+"""Networks and how they act: one definition, a twin in torch that learns, another one that acts.
 
-`ActorCritic` says which parameters there are and makes them; `ActingPolicy` acts with published
-ones on NumPy alone; `hotloop.policies.networks` (torch, imported by its own name) is what a learner
-differentiates.
+`ActorCritic` says which parameters there are and makes them; `make_network` does the same for a
+module of the user's own. `ActingPolicy` acts with published parameters, perceptrons on NumPy alone.
+`hotloop.policies.networks` (torch, imported by its own name) is what a learner differentiates.
 """
 
 from __future__ import annotations
 
 from hotloop.policies.acting import ActingPolicy
-from hotloop.policies.actor_critic import ActorCritic, PolicySnapshot
+from hotloop.policies.actor_critic import ActorCritic
+from hotloop.policies.making import make_network, network_from_json
+from hotloop.policies.protocol import Network
+from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 
-__all__ = ["ActingPolicy", "ActorCritic", "PolicySnapshot"]
+__all__ = [
+    "ActingPolicy",
+    "ActorCritic",
+    "Network",
+    "ObsScale",
+    "PolicySnapshot",
+    "make_network",
+    "network_from_json",
+]

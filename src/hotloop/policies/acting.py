@@ -1,64 +1,81 @@
-"""The torch-free twin: acts with published parameters, on NumPy alone.
+"""Acting with published parameters: drawing actions, and what they were worth.
 
-A torch forward of 8 observations through a 64×64 network costs 28 µs, this one 8 µs, and a process
-without torch starts 2 s sooner and holds 200 MB less.
+Perceptrons act on NumPy alone (`perceptrons`), a user's module through torch (`modules`).
 """
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hotloop.errors import CheckpointError, ShapeError
 from hotloop.ops.noise import counter_normal, counter_uniform
-from hotloop.policies.actor_critic import ActorCritic, PolicySnapshot
+from hotloop.policies.actor_critic import ActorCritic
+from hotloop.policies.perceptrons import Perceptrons
+from hotloop.policies.protocol import Network
+from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 from hotloop.types import Array
+
+if TYPE_CHECKING:
+    from hotloop.policies.modules import ModuleForward
 
 _LOG_SQRT_2PI = np.float32(0.5 * math.log(2.0 * math.pi))
 
 
 class ActingPolicy:
-    """An `ActorCritic` that acts.
+    """A network that acts.
 
     Actions are drawn from noise that the caller passes in (`noise`), so that who acts, and in which
     process, changes nothing. `head` is what the policy's network gives: logits or means, (…, H).
+    All observations are raw: where the snapshot has an `obs_scale`, they are scaled in here.
+
+    Attributes:
+        network: what acts.
+        version: the snapshot's, the number of iterations that it has learned from.
+        obs_scale: the snapshot's; None: observations go in as they are.
     """
 
-    def __init__(self, network: ActorCritic, snapshot: PolicySnapshot) -> None:
+    def __init__(self, network: Network, snapshot: PolicySnapshot) -> None:
         self.network = network
+        self._forward = _make_forward(network)
         spec = network.action_spec
+        self._is_continuous = network.is_continuous
         self._segments = np.cumsum((0, *spec.nvec)) if spec.kind == "multi_discrete" else None
-        # Of each network, for the batch size that came last: a rollout's is always the same.
-        self._scratch: dict[str, list[Array]] = {"policy": [], "value": []}
+        # What turns a drawn action into the environment's.
+        self._starts = np.asarray(spec.starts or 0 if spec.kind == "multi_discrete" else spec.start)
+        if spec.kind == "box":
+            self._low, self._high = (
+                np.asarray(bound, np.float32).reshape(spec.shape) for bound in (spec.low, spec.high)
+            )
         self._rng = np.random.default_rng(0)
         self.load(snapshot)
 
     def load(self, snapshot: PolicySnapshot) -> None:
-        """Act with these parameters from now on (they are not copied).
+        """Act with these parameters from now on (they need not be copied).
 
         Raises:
-            CheckpointError: a parameter is missing or has another shape.
+            CheckpointError: a parameter or the scale is missing or has another shape.
         """
         for name, shape in self.network.parameter_shapes().items():
             got = snapshot.params[name].shape if name in snapshot.params else None
             if got != shape:
                 raise CheckpointError(
                     f"the policy's parameter `{name}` must have shape {shape}, got {got}: these "
-                    "parameters belong to another environment or other hidden sizes"
+                    "parameters belong to another environment or another network"
                 )
+        scale, obs_shape = snapshot.obs_scale, self.network.obs_spec.shape
+        if scale is not None and scale.mean.shape != obs_shape:
+            raise CheckpointError(
+                f"the policy's `obs_scale` must have shape {obs_shape}, got {scale.mean.shape}: it "
+                "belongs to another environment"
+            )
         self.version = snapshot.version
-        self._layers = {
-            network: [
-                (
-                    np.ascontiguousarray(snapshot.params[f"{network}.{layer}.weight"]),
-                    snapshot.params[f"{network}.{layer}.bias"],
-                )
-                for layer in range(self.network.num_layers)
-            ]
-            for network in ("policy", "value")
-        }
-        if self.network.is_continuous:
+        self.obs_scale = scale
+        self._tiled_scale: ObsScale | None = None
+        self._forward.load(snapshot)
+        if self._is_continuous:
             self._log_std = snapshot.params["policy.log_std"]
             self._std = np.exp(self._log_std)
 
@@ -75,27 +92,49 @@ class ActingPolicy:
         """
         size = self.network.head_size
         counters = {"first_step": first_step, "num_steps": num_steps, "num_envs": num_envs}
-        if self.network.is_continuous:
+        if self._is_continuous:
             return counter_normal(seed, size=size, **counters)
         uniform = counter_uniform(seed, size=size, **counters)
         return (-np.log(-np.log(uniform))).astype(np.float32)
+
+    def scaled(self, obs: Array, out: Array | None = None) -> Array:
+        """What the network sees of raw observations, and is to be trained on.
+
+        Args:
+            obs: (…, *obs_shape), any leading axes.
+            out: the same shape, written in place and returned.
+
+        Returns:
+            float32, (…, *obs_shape): scaled where there is a scale. Where there is none, bytes stay
+            bytes for a module of the user's own, and `obs` itself may be returned.
+        """
+        if self.obs_scale is not None:
+            return self.obs_scale.apply(obs, out)
+        if out is None:
+            return obs.astype(self._forward.obs_dtype, copy=False)
+        np.copyto(out, obs, casting="same_kind")
+        return out
 
     def head(self, obs: Array, out: Array | None = None) -> Array:
         """Logits or means.
 
         Args:
             obs: (B, *obs_shape).
-            out: float32, (B, H), written in place and returned.
+            out: float32, (B, H), contiguous; written in place and returned.
         """
-        return self._forward("policy", obs, out)
+        if self.obs_scale is not None:
+            obs = self._scale(obs)
+        return self._forward.head(obs, out)
 
     def value(self, obs: Array) -> Array:
         """V(obs): float32, (B,), from `obs` of (B, *obs_shape)."""
-        return self._forward("value", obs, None)[:, 0].copy()
+        if self.obs_scale is not None:
+            obs = self._scale(obs)
+        return self._forward.value(obs)
 
     def choose(self, head: Array, noise: Array, out: Array) -> None:
         """Draw actions into `out`, (B, *action_shape), from `head` and `noise`, both (B, H)."""
-        if self.network.is_continuous:
+        if self._is_continuous:
             flat = out.reshape(head.shape)  # a view: `out` is one step of a fragment
             np.multiply(noise, self._std, out=flat)
             np.add(flat, head, out=flat)
@@ -126,7 +165,7 @@ class ActingPolicy:
         Returns:
             float32, (T, N).
         """
-        if self.network.is_continuous:
+        if self._is_continuous:
             # The noise is the standardised action.
             per_dimension = 0.5 * np.square(noise) + (self._log_std + _LOG_SQRT_2PI)
             return -per_dimension.sum(axis=-1, dtype=np.float32)
@@ -176,45 +215,35 @@ class ActingPolicy:
         else:
             rng = rng or self._rng
             head = self.head(batch)
-            if self.network.is_continuous:
+            if self._is_continuous:
                 noise = rng.standard_normal(head.shape, np.float32)
             else:
                 noise = rng.gumbel(size=head.shape).astype(np.float32)
             action = np.empty((len(batch), *spec.shape), spec.dtype)
             self.choose(head, noise, action)
-        if spec.kind == "discrete":
-            action += spec.start
-        elif spec.kind == "multi_discrete":
-            action += np.asarray(spec.starts or 0, action.dtype)
+        if self._is_continuous:
+            np.clip(action, self._low, self._high, out=action)
         else:
-            low, high = (np.asarray(x, np.float32) for x in (spec.low, spec.high))
-            action = action.clip(low.reshape(spec.shape), high.reshape(spec.shape))
+            action += self._starts
         return action[0] if is_single else action
 
-    def _forward(self, name: str, obs: Array, out: Array | None) -> Array:
-        hidden = obs.reshape(len(obs), self.network.obs_size)
-        if hidden.dtype != np.float32:
-            hidden = hidden.astype(np.float32)
-        layers = self._layers[name]
-        scratch = self._scratch[name]
-        if not scratch or len(scratch[0]) != len(obs):
-            widths = [weight.shape[1] for weight, _ in layers[:-1]]
-            scratch = [np.empty((len(obs), width), np.float32) for width in widths]
-            self._scratch[name] = scratch
-        for (weight, bias), buffer in zip(layers[:-1], scratch, strict=True):
-            np.matmul(hidden, weight, out=buffer)
-            np.add(buffer, bias, out=buffer)
-            if self.network.activation == "tanh":
-                np.tanh(buffer, out=buffer)
-            else:
-                np.maximum(buffer, 0.0, out=buffer)
-            hidden = buffer
-        weight, bias = layers[-1]
-        if out is None:
-            out = np.empty((len(obs), weight.shape[1]), np.float32)
-        np.matmul(hidden, weight, out=out)
-        np.add(out, bias, out=out)
-        return out
+    def _scale(self, obs: Array) -> Array:
+        """Scaled observations, in memory that is kept for the next batch of this size."""
+        assert self.obs_scale is not None
+        if self._tiled_scale is None or self._tiled_scale.mean.shape != obs.shape:
+            self._tiled_scale = self.obs_scale.tiled(len(obs))
+            self._scaled = np.empty(obs.shape, np.float32)
+        return self._tiled_scale.apply(obs, self._scaled)
+
+
+def _make_forward(network: Network) -> Perceptrons | ModuleForward:
+    if isinstance(network, ActorCritic):
+        return Perceptrons(network)
+    # Torch is imported only for those who brought it along.
+    from hotloop.policies.modules import ModuleActorCritic, ModuleForward
+
+    assert isinstance(network, ModuleActorCritic)
+    return ModuleForward(network)
 
 
 def _categorical_log_prob(logits: Array, action: Array) -> Array:

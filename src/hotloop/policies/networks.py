@@ -1,8 +1,11 @@
-"""The torch twin of `ActingPolicy`: what a learner differentiates. Functions of tensors alone."""
+"""What a learner differentiates, in torch: functions of tensors alone.
+
+The twin of how an `ActingPolicy` acts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -10,32 +13,38 @@ from torch import Tensor
 from hotloop.ops import distributions
 from hotloop.ops.activations import tanh
 from hotloop.policies.actor_critic import ActorCritic
+from hotloop.policies.modules import ModuleActorCritic
+from hotloop.policies.protocol import Network
 
 # A product with few columns costs BLAS 21 µs, transposed 6 (256×64 by 64×2, one core).
 _NARROW = 8
 
 
-def forward(
-    network: ActorCritic, params: Mapping[str, Tensor], obs: Tensor
-) -> tuple[Tensor, Tensor]:
+def forward(network: Network, params: Mapping[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor]:
     """The policy's head and the value.
 
     Args:
         network: which networks.
         params: float32, by name.
-        obs: (B, *obs_shape).
+        obs: (B, *obs_shape), as `ActingPolicy.scaled` gives them.
 
     Returns:
         Logits or means, (B, H), and V(obs), (B,).
     """
-    obs = obs.flatten(1).to(torch.float32)
-    head = _perceptron(network, params, "policy", obs)
-    value = _perceptron(network, params, "value", obs)
+    if isinstance(network, ModuleActorCritic):
+        return network.forward(params, obs)
+    assert isinstance(network, ActorCritic)
+    activation = tanh if network.activation == "tanh" else torch.relu
+    hidden = obs.flatten(1).to(torch.float32)
+    for layer in network.trunk:
+        hidden = activation(_linear(params, layer, hidden))
+    head = _perceptron(params, network.branch("policy"), hidden, activation)
+    value = _perceptron(params, network.branch("value"), hidden, activation)
     return head, value.squeeze(-1)
 
 
 def log_prob_and_entropy(
-    network: ActorCritic, params: Mapping[str, Tensor], head: Tensor, action: Tensor
+    network: Network, params: Mapping[str, Tensor], head: Tensor, action: Tensor
 ) -> tuple[Tensor, Tensor]:
     """log π(action) and the entropy, both (B,), from `head`, (B, H), and (B, *action_shape)."""
     spec = network.action_spec
@@ -47,15 +56,18 @@ def log_prob_and_entropy(
 
 
 def _perceptron(
-    network: ActorCritic, params: Mapping[str, Tensor], name: str, hidden: Tensor
+    params: Mapping[str, Tensor],
+    layers: list[str],
+    hidden: Tensor,
+    activation: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    activation = tanh if network.activation == "tanh" else torch.relu
-    for layer in range(network.num_layers):
-        weight, bias = params[f"{name}.{layer}.weight"], params[f"{name}.{layer}.bias"]
-        if weight.shape[1] <= _NARROW:
-            hidden = torch.mm(weight.t(), hidden.t()).t() + bias
-        else:
-            hidden = torch.addmm(bias, hidden, weight)
-        if layer < network.num_layers - 1:
-            hidden = activation(hidden)
-    return hidden
+    for layer in layers[:-1]:
+        hidden = activation(_linear(params, layer, hidden))
+    return _linear(params, layers[-1], hidden)
+
+
+def _linear(params: Mapping[str, Tensor], layer: str, inputs: Tensor) -> Tensor:
+    weight, bias = params[f"{layer}.weight"], params[f"{layer}.bias"]
+    if weight.shape[1] <= _NARROW:
+        return torch.mm(weight.t(), inputs.t()).t() + bias
+    return torch.addmm(bias, inputs, weight)

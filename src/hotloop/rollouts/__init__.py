@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hotloop.rollouts.inline import InlineRollout
+from hotloop.rollouts.inline import InlineRollout, RolloutState, flatten_valid
 
-__all__ = ["InlineRollout"]
+__all__ = ["InlineRollout", "RolloutState", "flatten_valid"]

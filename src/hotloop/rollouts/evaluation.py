@@ -18,7 +18,8 @@ def evaluate(
     """Play episodes with the most probable actions.
 
     Each environment plays its own share, whatever the others do: the first `num_episodes` to end
-    would be the shorter ones.
+    would be the shorter ones. Every call plays the same episodes, from each environment's first on,
+    where environments take seeds.
 
     Args:
         envs: stepped side by side until each has played its share.
@@ -36,7 +37,8 @@ def evaluate(
     wanted = {env: share + (env < rest) for env in range(envs.num_envs)}
     missing = num_episodes
     kept: list[Episode] = []
-    obs = envs.reset()
+    envs.pop_episodes()
+    obs = envs.reset(first_episode=0)
     steps_since_end = 0
     while missing:
         obs = envs.step(policy.greedy(obs)).obs

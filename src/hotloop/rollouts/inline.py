@@ -2,13 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from hotloop.envs import VectorEnv, check_finite
+from hotloop.envs import VectorEnv, check_finite, obs_hash
 from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.timing import span
-from hotloop.types import Array, Episode, Fragment
+from hotloop.types import Array, Episode, Fragment, RunningEpisode
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutState:
+    """Where a rollout stands between two fragments: what a checkpoint holds of it.
+
+    Attributes:
+        vector_steps: steps of each environment so far.
+        num_transitions: transitions so far, over all environments.
+        episodes: each environment's running episode; none before the first fragment.
+    """
+
+    vector_steps: int = 0
+    num_transitions: int = 0
+    episodes: Sequence[RunningEpisode] = ()
+
+    def to_arrays(self) -> dict[str, Array]:
+        """The actions, for a checkpoint."""
+        return {f"actions.{i}": episode.actions for i, episode in enumerate(self.episodes)}
+
+    def to_json(self) -> dict[str, Any]:
+        """All else, for a checkpoint."""
+        return {
+            "vector_steps": self.vector_steps,
+            "num_transitions": self.num_transitions,
+            "episodes": [[episode.episode, episode.obs_hash] for episode in self.episodes],
+        }
+
+    @classmethod
+    def from_checkpoint(cls, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> RolloutState:
+        """The inverse of `to_arrays` and `to_json`."""
+        return cls(
+            vector_steps=state["vector_steps"],
+            num_transitions=state["num_transitions"],
+            episodes=[
+                RunningEpisode(episode, arrays[f"actions.{i}"], obs_hash)
+                for i, (episode, obs_hash) in enumerate(state["episodes"])
+            ],
+        )
 
 
 class InlineRollout:
@@ -43,6 +86,53 @@ class InlineRollout:
             for t, arrays in enumerate(self.fragment.step_arrays())
         ]
         self._is_reset = False
+        # Actions of the running episodes, one array a fragment, (T, N, *action_shape).
+        self._history: list[Array] = []
+
+    def state(self) -> RolloutState:
+        """Where this rollout stands; between two fragments."""
+        if not self._is_reset:
+            return RolloutState()
+        episodes = []
+        for i, (episode, length) in enumerate(self.envs.running()):
+            num_fragments = -(-length // self.fragment.num_steps)
+            chunks = [chunk[:, i] for chunk in self._history[len(self._history) - num_fragments :]]
+            actions = np.concatenate(chunks or [self.fragment.action[:0, i]])
+            actions = actions[len(actions) - length :]
+            episodes.append(RunningEpisode(episode, actions, obs_hash(self.fragment.last_obs[i])))
+        return RolloutState(
+            vector_steps=self.vector_steps,
+            num_transitions=self.num_transitions,
+            episodes=episodes,
+        )
+
+    def restore(self, state: RolloutState) -> list[int]:
+        """Go on where another rollout stood, with fresh environments.
+
+        Returns:
+            The environments that could not be brought there, and began their next episode instead.
+
+        Raises:
+            EnvironmentFailure: an environment's `reset` failed.
+        """
+        self.vector_steps = state.vector_steps
+        self.num_transitions = state.num_transitions
+        if not state.episodes:
+            return []
+        with span("env_reset"):
+            self.fragment.last_obs[...], began_anew = self.envs.resume(state.episodes)
+        self._is_reset = True
+        # As if the running episodes' actions had come in whole fragments.
+        num_steps = self.fragment.num_steps
+        lengths = [length for _, length in self.envs.running()]
+        num_fragments = -(-max(lengths) // num_steps)
+        shape = self.fragment.action.shape[1:]
+        past = np.zeros((num_fragments * num_steps, *shape), self.fragment.action.dtype)
+        for i, (episode, length) in enumerate(zip(state.episodes, lengths, strict=True)):
+            if length:
+                past[-length:, i] = episode.actions
+        self._history = list(past.reshape(num_fragments, num_steps, *shape))
+        return began_anew
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Act with these parameters from the next fragment on."""
@@ -89,6 +179,9 @@ class InlineRollout:
             fragment.log_prob[...] = policy.log_prob(self._head, noise, fragment.action)
             self._evaluate(fragment)
         fragment.policy_version = policy.version
+        self._history.append(fragment.action.copy())
+        longest = max(length for _, length in envs.running())
+        del self._history[: len(self._history) - -(-longest // num_steps)]
         self.vector_steps += num_steps
         self.num_transitions += int(fragment.valid.sum())
         return fragment

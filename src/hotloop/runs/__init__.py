@@ -4,23 +4,32 @@ runs/<env>__<algorithm>__<seed>__<time>/
   config.json          what was asked for, and the versions it ran on
   metrics.jsonl        one line an iteration
   timing/              the recording of each process
-  checkpoints/last/    tensors.safetensors and state.json
+  checkpoints/         last, best and some between, see `hotloop.runs.checkpoints`
+  videos/              of evaluations, if asked for
+  tensorboard/         if asked for
   learning_curve.png
 """
 
 from __future__ import annotations
 
-from hotloop.runs.config import check_fields
+from hotloop.runs.checkpoints import Checkpoint, Checkpoints
+from hotloop.runs.config import RunConfig, changed_fields, check_fields, from_stored
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.interrupt import delayed_interrupt
-from hotloop.runs.report import OnReport, Progress, Report, Result
+from hotloop.runs.report import Evaluation, OnReport, Progress, Report, Result
 
 __all__ = [
+    "Checkpoint",
+    "Checkpoints",
+    "Evaluation",
     "OnReport",
     "Progress",
     "Report",
     "Result",
+    "RunConfig",
     "RunDirectory",
+    "changed_fields",
     "check_fields",
     "delayed_interrupt",
+    "from_stored",
 ]

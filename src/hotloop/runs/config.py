@@ -1,13 +1,109 @@
-"""What every algorithm's configuration must satisfy."""
+"""What every algorithm's configuration has in common, and what its values must satisfy."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from hotloop.errors import ConfigError
+
+# What may differ when a run is resumed: it changes nothing that is learned.
+MAY_CHANGE = frozenset(
+    {
+        *("total_timesteps", "runs_dir", "run_dir", "track"),
+        *("checkpoint_interval", "keep_checkpoints"),
+        *("eval_interval", "eval_episodes", "eval_videos"),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The options of a run that no algorithm has to itself."""
+
+    env_id: str = "CartPole-v1"
+    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Passed to the environment, as JSON on the command line: '{"g": 1.62}'."""
+    total_timesteps: int = 200_000
+    """Transitions to collect, over all environments; rounded up to whole iterations."""
+    seed: int = 1
+    """Of environments, networks, actions and minibatches: the same seed gives the same weights."""
+    num_envs: int = 8
+    """N, environments side by side."""
+    eval_interval: int | None = None
+    """Evaluate after every so many transitions, and keep the best checkpoint; None: never."""
+    eval_episodes: int = 10
+    """Episodes of an evaluation, in environments of its own; always the same ones."""
+    eval_videos: bool = False
+    """Film the first episode of each evaluation, into <run>/videos."""
+    checkpoint_interval: int = 50_000
+    """Save a checkpoint after every so many transitions; the last one is always saved."""
+    keep_checkpoints: int = 3
+    """How many checkpoints to keep besides the last and the best."""
+    track: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Log metrics there too."""
+    torch_threads: int = 1
+    """Cores for the update; tiny networks are slower on two than on one."""
+    runs_dir: str = "runs"
+    """Where run directories are made."""
+    run_dir: str | None = None
+    """This run's directory, which must not exist; None: <runs-dir>/<env>__<algorithm>__…"""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            counts=(
+                *("total_timesteps", "num_envs", "eval_interval", "eval_episodes"),
+                *("checkpoint_interval", "torch_threads"),
+            ),
+        )
+        keep, track = self.keep_checkpoints, self.track
+        if not _is_int(keep) or keep < 0:
+            raise ConfigError(f"`keep_checkpoints` must be an integer ≥ 0, got {keep!r}")
+        if not isinstance(track, (tuple, list)) or set(track) - {"tensorboard", "wandb"}:
+            raise ConfigError(f"`track` must name 'tensorboard', 'wandb' or both, got {track!r}")
+        if self.eval_videos and self.eval_interval is None:
+            raise ConfigError("`eval_videos` films evaluations: set `eval_interval` too")
+
+
+def changed_fields(config: Any, stored: dict[str, Any]) -> list[str]:
+    """The fields of a configuration that a resumed run may not change, and that differ.
+
+    Args:
+        config: the configuration to go on with, a dataclass.
+        stored: the configuration that the run was started with, as JSON holds it.
+
+    Returns:
+        One `name: stored → new` for each.
+    """
+    new = json.loads(json.dumps(dataclasses.asdict(config)))
+    return [
+        f"{name}: {stored[name]} → {value}"
+        for name, value in new.items()
+        if name not in MAY_CHANGE and name in stored and stored[name] != value
+    ]
+
+
+def from_stored(config_class: type, stored: dict[str, Any]) -> Any:
+    """A configuration as `config.json` holds it, made again.
+
+    Raises:
+        ConfigError: it has a field that this version does not know, or a value that is wrong.
+    """
+    known = {field.name for field in dataclasses.fields(config_class)}
+    unknown = sorted(set(stored) - known)
+    if unknown:
+        raise ConfigError(
+            f"config.json has options that this version of hotloop does not know "
+            f"({', '.join(unknown)}): resume with the version that it names"
+        )
+    tuples = (name for name, value in stored.items() if isinstance(value, list))
+    return config_class(**{**stored, **{name: tuple(stored[name]) for name in tuples}})
 
 
 def check_fields(
@@ -20,8 +116,8 @@ def check_fields(
 ) -> None:
     """Refuse values that no run could use, before anything starts.
 
-    `seed`, `hidden_sizes`, `activation` and `env_kwargs` are always checked; a field that is None
-    is one that is switched off.
+    `seed` and `env_kwargs` are always checked, `hidden_sizes` and `activation` where there are any;
+    a field that is None is one that is switched off.
 
     Args:
         config: the configuration, a dataclass.
@@ -40,7 +136,8 @@ def check_fields(
 
     for name in counts:
         value = getattr(config, name)
-        check(name, _is_int(value) and value >= 1, "be a positive integer")
+        if value is not None:
+            check(name, _is_int(value) and value >= 1, "be a positive integer")
     for names, is_good, expected in (
         (positive, lambda x: x > 0, "be positive"),
         (not_negative, lambda x: x >= 0, "not be negative"),
@@ -52,10 +149,11 @@ def check_fields(
                 is_number = isinstance(value, (int, float)) and math.isfinite(value)
                 check(name, is_number and is_good(value), f"{expected} and finite")
     check("seed", _is_int(config.seed) and 0 <= config.seed < 2**63, "be an integer in [0, 2⁶³)")
-    sizes = config.hidden_sizes
-    are_good = isinstance(sizes, (tuple, list)) and all(_is_int(x) and x >= 1 for x in sizes)
-    check("hidden_sizes", are_good, "be positive integers")
-    check("activation", config.activation in ("tanh", "relu"), "be 'tanh' or 'relu'")
+    if hasattr(config, "hidden_sizes"):
+        sizes = config.hidden_sizes
+        are_good = isinstance(sizes, (tuple, list)) and all(_is_int(x) and x >= 1 for x in sizes)
+        check("hidden_sizes", are_good, "be positive integers")
+        check("activation", config.activation in ("tanh", "relu"), "be 'tanh' or 'relu'")
     check("env_kwargs", _is_json_object(config.env_kwargs), "be a dict that JSON can hold")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import importlib.metadata
 import json
 import math
@@ -13,15 +14,18 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.errors import CheckpointError, MissingExtraError, RunDirectoryError, nearest
-from hotloop.policies import ActorCritic, PolicySnapshot
+from hotloop.errors import RunDirectoryError, nearest
+from hotloop.runs.checkpoints import Checkpoints
+from hotloop.types import Array
 
-CHECKPOINT_VERSION = 1
+if TYPE_CHECKING:
+    from hotloop.policies import Network, PolicySnapshot
 
 
 class RunDirectory:
@@ -29,7 +33,9 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoints")
         self._metrics: IO[str] | None = None
+        self._lock: IO[str] | None = None
 
     # --- making and opening -----------------------------------------------------------------------
 
@@ -43,8 +49,9 @@ class RunDirectory:
         algorithm: str,
         seed: int,
         config: Any,
+        network: str | None = None,
     ) -> RunDirectory:
-        """Make a new run directory and write its `config.json`.
+        """Make a new run directory, lock it and write its `config.json`.
 
         Args:
             path: the directory; None for `<runs_dir>/<env>__<algorithm>__<seed>__<time>`.
@@ -53,6 +60,7 @@ class RunDirectory:
             algorithm: the algorithm's name.
             seed: the run's seed.
             config: the algorithm's configuration, a dataclass.
+            network: the name of the user's own network; None for one of ours.
 
         Raises:
             RunDirectoryError: it exists already, or can't be written.
@@ -72,11 +80,13 @@ class RunDirectory:
             count += 1  # another run of the same second
             made = directory.with_name(f"{directory.name}-{count}")
         run = cls(made)
+        run.lock()
         run.write_json(
             "config.json",
             {
                 "algorithm": algorithm,
                 "env_id": env_id,
+                "network": network,
                 "config": dataclasses.asdict(config),
                 "versions": _versions(),
                 "command": sys.argv,
@@ -104,6 +114,50 @@ class RunDirectory:
 
     # --- writing ----------------------------------------------------------------------------------
 
+    def lock(self) -> None:
+        """Keep other processes from writing here, until `close` or until this process ends.
+
+        Raises:
+            RunDirectoryError: another process has it locked, or it can't be written.
+        """
+        try:
+            file = open(self.path / ".lock", "w")  # noqa: SIM115
+        except OSError as error:
+            raise self._unwritable(".lock", error) from error
+        try:
+            # Of this process alone: a child of a killed one must not hold it.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise RunDirectoryError(
+                f"{self.path} is being trained by another process: wait for it, or stop it first"
+            ) from error
+        self._lock = file
+
+    def resume(self, config: Any, *, timesteps: int, iteration: int) -> None:
+        """Go on from a checkpoint: write down the new configuration, cut the metrics back to it.
+
+        Args:
+            config: the algorithm's configuration, a dataclass.
+            timesteps: of the checkpoint.
+            iteration: of the checkpoint; metrics of later ones are removed.
+
+        Raises:
+            RunDirectoryError: it can't be written, or is damaged.
+        """
+        content = self._read_config()
+        again = {
+            "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "timesteps": timesteps,
+            "versions": _versions(),
+        }
+        content["config"] = dataclasses.asdict(config)
+        content["resumed"] = [*content.get("resumed", []), again]
+        kept = [line for line in self.metrics() if line["iteration"] <= iteration]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        self._write_text("metrics.jsonl", text)
+        self.write_json("config.json", content)
+
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to `metrics.jsonl`; numbers that are not finite become null."""
         text = json.dumps({name: _finite(value) for name, value in line.items()}) + "\n"
@@ -116,11 +170,14 @@ class RunDirectory:
             raise self._unwritable("metrics.jsonl", error) from error
 
     def close(self) -> None:
-        """Close `metrics.jsonl`."""
+        """Close `metrics.jsonl` and unlock."""
         if self._metrics is not None:
             with contextlib.suppress(OSError):  # a full disk: the line that it cut short was said
                 self._metrics.close()
             self._metrics = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def remove(self) -> None:
         """Delete the directory of a run that did not begin."""
@@ -136,77 +193,61 @@ class RunDirectory:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file aside, then rename it, so that no reader sees half of it."""
+        self._write_text(name, json.dumps(value, indent=2, default=str) + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
         target = self.path / name
         aside = target.with_name(f".{target.name}.tmp")
         try:
-            with open(aside, "w") as file:
-                json.dump(value, file, indent=2, default=str)
-                file.write("\n")
+            aside.write_text(text)
             os.replace(aside, target)
         except OSError as error:
             with contextlib.suppress(OSError):
                 aside.unlink()
             raise self._unwritable(name, error) from error
 
-    def save_policy(
-        self, name: str, network: ActorCritic, snapshot: PolicySnapshot, state: dict[str, Any]
-    ) -> Path:
-        """Write a checkpoint of a policy: parameters as safetensors, the rest as JSON.
+    def save_arrays(self, name: str, arrays: Mapping[str, Array]) -> Path:
+        """Write arrays as `<name>.safetensors`.
 
-        Args:
-            name: of the checkpoint, such as `last`; an older one of that name is replaced, and
-                stays if this write fails.
-            network: what the parameters are of.
-            snapshot: the parameters.
-            state: counters and the like, for `state.json`.
-
-        Returns:
-            The checkpoint's directory.
+        Raises:
+            RunDirectoryError: the file can't be written.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
-        target = self.path / "checkpoints" / name
-        aside = target.with_name(f".{name}.tmp")
-        replaced = target.with_name(f".{name}.old")
+        path = self.path / f"{name}.safetensors"
         try:
-            for leftover in (aside, replaced):
-                shutil.rmtree(leftover, ignore_errors=True)
-            aside.mkdir(parents=True)
-            # safetensors takes an array's memory as it lies, whatever its strides say.
-            tensors = {name: np.ascontiguousarray(x) for name, x in snapshot.params.items()}
-            save_file(tensors, aside / "tensors.safetensors")
-            content = {
-                "checkpoint_version": CHECKPOINT_VERSION,
-                "network": network.to_json(),
-                "policy_version": snapshot.version,
-                **state,
-            }
-            (aside / "state.json").write_text(json.dumps(content, indent=2) + "\n")
-            if target.exists():
-                target.rename(replaced)
-            aside.rename(target)
+            save_file({key: np.asarray(x, order="C") for key, x in arrays.items()}, path)
         except (OSError, SafetensorError) as error:
-            raise self._unwritable(f"checkpoints/{name}", error) from error
-        finally:
-            if replaced.exists() and not target.exists():
-                replaced.rename(target)
-            for leftover in (aside, replaced):
-                shutil.rmtree(leftover, ignore_errors=True)
-        return target
+            raise self._unwritable(path.name, error) from error
+        return path
 
     # --- reading ----------------------------------------------------------------------------------
 
     @property
     def config(self) -> dict[str, Any]:
-        """`config.json`."""
+        """What `config.json` says of the run: algorithm, env_id, network, config, versions."""
+        content = self._read_config()
+        content.setdefault("network", None)
+        try:
+            names = ("algorithm", "env_id", "network", "config", "versions")
+            return {name: content[name] for name in names}
+        except KeyError as error:
+            raise self._damaged_config(error) from error
+
+    def _read_config(self) -> dict[str, Any]:
         try:
             content = json.loads((self.path / "config.json").read_text())
-            return {name: content[name] for name in ("algorithm", "env_id", "config", "versions")}
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunDirectoryError(
-                f"{self.path / 'config.json'} is damaged ({error}): restore the file, or train anew"
-            ) from error
+        except ValueError as error:
+            raise self._damaged_config(error) from error
+        if not isinstance(content, dict):
+            raise self._damaged_config("no JSON object")
+        return content
+
+    def _damaged_config(self, why: Any) -> RunDirectoryError:
+        return RunDirectoryError(
+            f"{self.path / 'config.json'} is damaged ({why}): restore the file, or train anew"
+        )
 
     @property
     def has_metrics(self) -> bool:
@@ -228,49 +269,9 @@ class RunDirectory:
                 f"{path} is damaged ({error}): remove the line that is not JSON"
             ) from error
 
-    def load_policy(self, name: str = "last") -> tuple[ActorCritic, PolicySnapshot, dict[str, Any]]:
-        """Read a checkpoint back.
-
-        Returns:
-            The network, its parameters and the rest of `state.json`.
-
-        Raises:
-            CheckpointError: there is none of that name, it is cut short, or newer than this code.
-            MissingExtraError: safetensors is not installed.
-        """
-        try:
-            from safetensors import SafetensorError
-            from safetensors.numpy import load_file
-        except ImportError as error:
-            raise MissingExtraError(
-                "reading a checkpoint needs safetensors: pip install 'hotloop[train]'"
-            ) from error
-        target = self.path / "checkpoints" / name
-        if not (target / "state.json").is_file():
-            present = [p.name for p in sorted((self.path / "checkpoints").glob("[!.]*"))]
-            raise CheckpointError(
-                f"{self.path} has no checkpoint '{name}'; it has "
-                f"{', '.join(present) or 'none: the run ended before it saved one'}"
-            )
-        try:
-            state = json.loads((target / "state.json").read_text())
-            if state["checkpoint_version"] > CHECKPOINT_VERSION:
-                raise CheckpointError(
-                    f"{target} has checkpoint version {state['checkpoint_version']}, this hotloop "
-                    f"reads up to {CHECKPOINT_VERSION}: upgrade hotloop"
-                )
-            network = ActorCritic.from_json(state.pop("network"))
-            snapshot = PolicySnapshot(
-                version=state["policy_version"], params=load_file(target / "tensors.safetensors")
-            )
-        except CheckpointError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise CheckpointError(
-                f"the checkpoint {target} is cut short or damaged ({error}): take another one, or "
-                "train anew"
-            ) from error
-        return network, snapshot, state
+    def load_policy(self, name: str = "last") -> tuple[Network, PolicySnapshot, dict[str, Any]]:
+        """See `Checkpoints.load_policy`."""
+        return self.checkpoints.load_policy(name)
 
 
 def _make(directory: Path) -> bool:

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hotloop.policies import ActingPolicy
 from hotloop.types import Episode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Episodes played with the most probable actions, in environments of their own.
+
+    Attributes:
+        timesteps: transitions that the policy has learned from.
+        returns: undiscounted, of each episode.
+        lengths: of each episode.
+        is_best: whether no evaluation before had as high a mean.
+    """
+
+    timesteps: int
+    returns: list[float]
+    lengths: list[int]
+    is_best: bool
+
+    @property
+    def mean_return(self) -> float:
+        """Mean undiscounted return."""
+        return statistics.fmean(self.returns)
+
+    @property
+    def std_return(self) -> float:
+        """Standard deviation of the undiscounted returns."""
+        return statistics.pstdev(self.returns)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain lists and numbers, for `metrics.jsonl`."""
+        own = dataclasses.asdict(self)
+        return {**own, "mean_return": self.mean_return, "std_return": self.std_return}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +61,8 @@ class Report:
         num_episodes: episodes ended so far.
         metrics: losses and diagnostics of the iteration's updates, by name.
         execution: how the updates run, and why so.
+        evaluation: of this iteration's policy; None where none was due.
+        resumed: where the run was resumed and what could not be, a sentence; empty if it was not.
     """
 
     run_dir: Path
@@ -37,6 +73,8 @@ class Report:
     num_episodes: int
     metrics: dict[str, float]
     execution: str = ""
+    evaluation: Evaluation | None = None
+    resumed: str = ""
 
     @property
     def steps_per_s(self) -> float:
@@ -56,6 +94,7 @@ class Progress:
         total_timesteps: transitions that the run will collect.
         on_report: is told; may be None.
         execution: how the updates run, and why so.
+        resumed: where the run was resumed.
     """
 
     def __init__(
@@ -65,8 +104,10 @@ class Progress:
         on_report: OnReport | None,
         *,
         execution: str = "",
+        resumed: str = "",
     ) -> None:
         self._execution = execution
+        self._resumed = resumed
         self._run_dir = run_dir
         self._total_timesteps = total_timesteps
         self._on_report = on_report
@@ -85,12 +126,28 @@ class Progress:
         recent = self._recent_returns
         return sum(recent) / len(recent) if recent else math.nan
 
+    def to_json(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {
+            "elapsed_s": self.elapsed_s,
+            "num_episodes": self._num_episodes,
+            "recent_returns": list(self._recent_returns),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `to_json`."""
+        self._started_s = time.perf_counter() - state["elapsed_s"]
+        self._num_episodes = state["num_episodes"]
+        self._recent_returns.extend(state["recent_returns"])
+
     def add(self, episodes: Sequence[Episode]) -> None:
         """Count episodes that have ended."""
         self._num_episodes += len(episodes)
         self._recent_returns.extend(episode.undiscounted_return for episode in episodes)
 
-    def report(self, timesteps: int, metrics: dict[str, float]) -> bool:
+    def report(
+        self, timesteps: int, metrics: dict[str, float], evaluation: Evaluation | None = None
+    ) -> bool:
         """Tell where the run stands; True asks to stop it."""
         if self._on_report is None:
             return False
@@ -105,6 +162,8 @@ class Progress:
                     num_episodes=self._num_episodes,
                     metrics=metrics,
                     execution=self._execution,
+                    evaluation=evaluation,
+                    resumed=self._resumed,
                 )
             )
         )

@@ -1,0 +1,391 @@
+"""What surrounds an algorithm's loop: its directory, its environments, and what is told and kept.
+
+An algorithm's `train` opens a `Session`, asks it where to begin, and tells it after each iteration
+what there is: checkpoints, evaluations, metrics, trackers and reports are then made here, the same
+way for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotloop import timing
+from hotloop.envs import VectorEnv, environment_name, make_vec
+from hotloop.errors import CheckpointError, ConfigError, NonFiniteError, NonFiniteUpdate
+from hotloop.learner import torch_threads
+from hotloop.policies import ActingPolicy
+from hotloop.rollouts.evaluation import evaluate
+from hotloop.runs import (
+    Checkpoint,
+    Evaluation,
+    OnReport,
+    Progress,
+    Result,
+    RunConfig,
+    RunDirectory,
+    changed_fields,
+    delayed_interrupt,
+)
+from hotloop.timing import span
+from hotloop.types import Episode
+
+if TYPE_CHECKING:
+    from hotloop.runs.tracking import Trackers
+
+
+class Session:
+    """One training, from its directory to its result. Made by `open_session`.
+
+    Attributes:
+        config: the algorithm's configuration.
+        run: the run directory.
+        envs: the training environments.
+        resumed_from: the checkpoint to go on from; None for a run that begins.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunDirectory,
+        *,
+        environment: str | Callable[..., Any],
+        resumed_from: Checkpoint | None,
+        on_report: OnReport | None,
+    ) -> None:
+        self.config = config
+        self.run = run
+        self.resumed_from = resumed_from
+        self.envs: VectorEnv
+        self._environment = environment
+        self._on_report = on_report
+        self._eval_envs: VectorEnv | None = None
+        self._trackers: Trackers | None = None
+        self._latest: Checkpoint | None = None
+        self._saved_at = -1 if resumed_from is None else resumed_from.state["timesteps"]
+        self._best_return: float | None = None
+        if resumed_from is not None:
+            self._best_return = resumed_from.state["session"]["best_return"]
+
+    # --- what an algorithm calls ------------------------------------------------------------------
+
+    def check_network(self, network: Any) -> None:
+        """Make sure that the checkpoint to go on from is of this network.
+
+        Raises:
+            CheckpointError: it is of another one.
+        """
+        if self.resumed_from is None:
+            return
+        theirs = self.resumed_from.network.to_json()
+        for what, value in network.to_json().items():
+            if value != theirs.get(what):
+                raise CheckpointError(
+                    f"{self.run.path}: the checkpoint's {what} is {theirs.get(what)}, the run's "
+                    f"would be {value}: resume with the environment and the network that it was "
+                    "trained with, or train anew"
+                )
+
+    def begin(self, *, execution: str, began_anew: Sequence[int] = ()) -> bool:
+        """The first report; True asks to stop.
+
+        Args:
+            execution: how the updates run, and why so.
+            began_anew: environments whose episodes could not be brought back.
+        """
+        checkpoint = self.resumed_from
+        resumed, timesteps = "", 0
+        if checkpoint is not None:
+            timesteps = checkpoint.state["timesteps"]
+            resumed = f"resumed at {timesteps:,} steps"
+            if began_anew:
+                resumed += (
+                    f"; the episodes of {len(began_anew)} of {self.envs.num_envs} environments "
+                    "can't be replayed, and new ones began"
+                )
+        self._progress = Progress(
+            self.run.path,
+            self.config.total_timesteps,
+            self._on_report,
+            execution=execution,
+            resumed=resumed,
+        )
+        if checkpoint is not None:
+            self._progress.load(checkpoint.state["session"]["progress"])
+        return self._progress.report(timesteps, {})
+
+    def end_iteration(
+        self, checkpoint: Checkpoint, episodes: Sequence[Episode], metrics: Mapping[str, float]
+    ) -> bool:
+        """Evaluate, log, save, report, as far as they are due; True asks to stop.
+
+        Args:
+            checkpoint: where the run stands, in arrays that later iterations leave alone; `state`
+                has `timesteps`, `iteration`, and of `rollout` what `RolloutState.to_json` gives.
+            episodes: that ended in this iteration.
+            metrics: of its updates.
+        """
+        config, progress = self.config, self._progress
+        timesteps = checkpoint.state["timesteps"]
+        before = 0 if self._latest is None else self._latest.state["timesteps"]
+        if self._latest is None and self.resumed_from is not None:
+            before = self.resumed_from.state["timesteps"]
+        progress.add(episodes)
+        evaluation = None
+        if (
+            config.eval_interval
+            and timesteps // config.eval_interval > before // config.eval_interval
+        ):
+            with span("evaluation"):
+                evaluation = self._evaluate(checkpoint)
+        with span("report"):
+            line = {
+                "iteration": checkpoint.state["iteration"],
+                "timesteps": timesteps,
+                "elapsed_s": round(progress.elapsed_s, 6),
+                "episode_returns": [e.undiscounted_return for e in episodes],
+                "episode_lengths": [e.length for e in episodes],
+                **metrics,
+            }
+            if evaluation is not None:
+                line["evaluation"] = evaluation.to_json()
+            self.run.log(line)
+            if self._trackers is not None:
+                self._trackers.log(timesteps, line)
+        session = {"best_return": self._best_return, "progress": progress.to_json()}
+        self._latest = replace(checkpoint, state={**checkpoint.state, "session": session})
+        is_best = evaluation is not None and evaluation.is_best
+        interval = config.checkpoint_interval
+        if is_best or timesteps // interval > before // interval:
+            self._save(("last", "best") if is_best else ("last",))
+        with span("report"):
+            return progress.report(timesteps, dict(metrics), evaluation)
+
+    def result(self, policy: ActingPolicy, *, is_stopped: bool, execution: str) -> Result:
+        """The training has ended."""
+        timesteps = 0
+        for checkpoint in (self._latest, self.resumed_from):
+            if checkpoint is not None:
+                timesteps = checkpoint.state["timesteps"]
+                break
+        return Result(
+            policy=policy,
+            run_dir=self.run.path,
+            timesteps=timesteps,
+            elapsed_s=self._progress.elapsed_s,
+            mean_return=self._progress.mean_return,
+            status="stopped" if is_stopped else "finished",
+            execution=execution,
+        )
+
+    # --- what happens around the loop -------------------------------------------------------------
+
+    def _evaluate(self, checkpoint: Checkpoint) -> Evaluation:
+        assert self._eval_envs is not None
+        policy = ActingPolicy(checkpoint.network, checkpoint.snapshot)
+        timesteps = checkpoint.state["timesteps"]
+        episodes = evaluate(self._eval_envs, policy, num_episodes=self.config.eval_episodes)
+        returns = [episode.undiscounted_return for episode in episodes]
+        mean_return = float(np.mean(returns))
+        is_best = self._best_return is None or mean_return > self._best_return
+        if is_best:
+            self._best_return = mean_return
+        if self.config.eval_videos:
+            from hotloop.rollouts.video import record_video
+
+            record_video(
+                self._environment,
+                policy,
+                self.run.path / "videos" / f"step-{timesteps:012}.mp4",
+                env_kwargs=self.config.env_kwargs,
+                seed=self.config.seed,
+            )
+        return Evaluation(
+            timesteps=timesteps,
+            returns=returns,
+            lengths=[episode.length for episode in episodes],
+            is_best=is_best,
+        )
+
+    def _save(self, names: Sequence[str]) -> None:
+        assert self._latest is not None
+        with span("save"), delayed_interrupt():
+            self.run.checkpoints.save(self._latest, names=names, keep=self.config.keep_checkpoints)
+        self._saved_at = self._latest.state["timesteps"]
+
+    def _open_parts(self, exits: contextlib.ExitStack) -> None:
+        config, environment, checkpoint = self.config, self._environment, self.resumed_from
+        timing.start(self.run.path / "timing", component="learner")
+        exits.callback(timing.stop)
+        with span("make_envs"):
+            self.envs = make_vec(
+                environment,
+                config.num_envs,
+                seed=config.seed,
+                env_kwargs=config.env_kwargs,
+                first_episode=_next_episode(checkpoint),
+            )
+            exits.callback(self.envs.close)
+            if config.eval_interval is not None:
+                self._eval_envs = make_vec(
+                    environment,
+                    config.num_envs,
+                    seed=config.seed,
+                    env_kwargs=config.env_kwargs,
+                    stream="evaluation",
+                )
+                exits.callback(self._eval_envs.close)
+        if config.track:
+            from hotloop.runs.tracking import open_trackers
+
+            self._trackers = open_trackers(config.track, self.run, resumed=checkpoint is not None)
+
+    def _explain(self, error: NonFiniteUpdate) -> NonFiniteError:
+        """Keep what the update learned from, and say which it was."""
+        before = self._latest or self.resumed_from
+        iteration = 1 + (0 if before is None else before.state["iteration"])
+        path = self.run.save_arrays("nonfinite_batch", error.batch)
+        return NonFiniteError(
+            f"losses and parameters must be finite, but update {error.update} of iteration "
+            f"{iteration} gave NaN or infinity in {', '.join(error.names)}: lower "
+            f"`learning_rate`, and check the scale of the rewards; its batch is kept in {path}"
+        )
+
+    def _close(self, *, has_failed: bool) -> None:
+        """Save the last whole iteration, wherever the loop was interrupted."""
+        try:
+            if self._latest is not None and self._saved_at != self._latest.state["timesteps"]:
+                self._save(("last",))
+        finally:
+            if self._trackers is not None:
+                self._trackers.close("failed" if has_failed else "finished")
+
+
+@contextmanager
+def open_session(
+    config: RunConfig,
+    *,
+    algorithm: str,
+    env: str | Callable[..., Any] | None,
+    network_name: str | None,
+    on_report: OnReport | None,
+    resume_from: str | Path | None,
+) -> Iterator[Session]:
+    """A training's surroundings; whatever ends the body, what was learned is kept.
+
+    Args:
+        config: the algorithm's configuration.
+        algorithm: its name.
+        env: used instead of `config.env_id`.
+        network_name: of the user's own network; None for one of ours.
+        on_report: is told of each iteration.
+        resume_from: a run directory, or a checkpoint in one, to go on from.
+
+    Raises:
+        ConfigError, UnknownNameError, SpaceError, MissingExtraError: before anything starts.
+        CheckpointError: the checkpoint to go on from is damaged or of another run.
+        RunDirectoryError: the run directory exists, is missing, is in use, or can't be written.
+    """
+    environment = config.env_id if env is None else env
+    name = environment_name(environment)
+    run, checkpoint = None, None
+    is_new = resume_from is None
+    exits = contextlib.ExitStack()
+    try:
+        with delayed_interrupt():  # from here on there is something to tidy up
+            if resume_from is None:
+                run = RunDirectory.create(
+                    config.run_dir,
+                    runs_dir=config.runs_dir,
+                    env_id=name,
+                    algorithm=algorithm,
+                    seed=config.seed,
+                    config=config,
+                    network=network_name,
+                )
+            else:
+                run, checkpoint = _reopen(config, Path(resume_from), algorithm=algorithm, env=name)
+        session = Session(
+            config, run, environment=environment, resumed_from=checkpoint, on_report=on_report
+        )
+        exits.enter_context(torch_threads(config.torch_threads))
+        session._open_parts(exits)
+        try:
+            yield session
+        except NonFiniteUpdate as error:
+            session._close(has_failed=True)
+            raise session._explain(error) from None
+        except BaseException:
+            session._close(has_failed=True)
+            raise
+        session._close(has_failed=False)
+    except BaseException:
+        with contextlib.suppress(Exception):  # what went wrong first is what should be seen
+            exits.close()
+        if run is not None:
+            run.close()
+            if is_new and not run.has_metrics:  # it ended before its first iteration did
+                run.remove()
+        raise
+    run.close()
+    exits.close()
+
+
+def _next_episode(checkpoint: Checkpoint | None) -> int:
+    """A number that no environment's episode has had yet."""
+    episodes = [] if checkpoint is None else checkpoint.state["rollout"]["episodes"]
+    return 1 + max((episode for episode, _ in episodes), default=-1)
+
+
+def _reopen(
+    config: RunConfig, path: Path, *, algorithm: str, env: str
+) -> tuple[RunDirectory, Checkpoint | None]:
+    """A run and its checkpoint to go on from; None where it was killed before it saved one."""
+    folder, name = path, "last"
+    if path.parent.name == "checkpoints":
+        folder, name = path.parent.parent, path.name
+    run = RunDirectory.open(folder)
+    stored = run.config
+    if stored["algorithm"] != algorithm:
+        raise ConfigError(
+            f"{folder} is a run of {stored['algorithm']}, got {algorithm}: resume it with "
+            f"`hotloop resume {folder}`"
+        )
+    if stored["env_id"] != env:
+        raise CheckpointError(
+            f"{folder} is a run on '{stored['env_id']}', got '{env}': resume it with that "
+            "environment, or train anew"
+        )
+    changed = changed_fields(config, stored["config"])
+    if changed:
+        raise ConfigError(
+            f"{folder} can only be resumed with the configuration that it was started with, got "
+            f"{'; '.join(changed)}: leave these as they were, or train anew"
+        )
+    run.lock()
+    try:
+        checkpoint = None
+        if name != "last" or run.checkpoints.names():
+            checkpoint = run.checkpoints.load(name)
+            timesteps = checkpoint.state["timesteps"]
+            if timesteps >= config.total_timesteps:
+                raise ConfigError(
+                    f"{folder} is finished: it has {timesteps:,} of "
+                    f"{config.total_timesteps:,} steps; ask for more with a larger "
+                    "`total_timesteps`, or train anew"
+                )
+            run.checkpoints.rewind(name)
+        else:
+            run.checkpoints.clear()
+        state = {"timesteps": 0, "iteration": 0} if checkpoint is None else checkpoint.state
+        run.resume(config, timesteps=state["timesteps"], iteration=state["iteration"])
+    except BaseException:
+        run.close()
+        raise
+    return run, checkpoint

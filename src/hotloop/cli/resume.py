@@ -1,0 +1,61 @@
+"""`hotloop resume RUN`: go on with a run that was stopped or killed."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+from pathlib import Path
+
+from hotloop.cli import need
+from hotloop.errors import ConfigError
+
+
+def run(args: list[str]) -> int:
+    """Resume; see `hotloop resume --help`."""
+    parser = argparse.ArgumentParser(
+        prog="hotloop resume",
+        description="Go on with a run that was stopped or killed, where its last checkpoint was "
+        "saved: it ends with the weights that it would have had without the interruption.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument(
+        "--checkpoint",
+        default="last",
+        metavar="NAME",
+        help="go on from this one instead; later ones are removed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--total-timesteps",
+        type=int,
+        metavar="N",
+        help="go on to so many steps (default: as the run was started)",
+    )
+    options = parser.parse_args(args)
+    for module in ("torch", "gymnasium", "safetensors", "matplotlib"):
+        need(module, extra="train", purpose="training")
+
+    from hotloop.algorithms import ALGORITHMS
+    from hotloop.cli.train import train
+    from hotloop.runs import RunDirectory, from_stored
+
+    stored = RunDirectory.open(options.run).config
+    if stored["algorithm"] not in ALGORITHMS:
+        raise ConfigError(
+            f"{options.run} is a run of '{stored['algorithm']}', which this version of hotloop "
+            f"does not have: resume it with hotloop {stored['versions'].get('hotloop')}"
+        )
+    algorithm = importlib.import_module(f"hotloop.algorithms.{stored['algorithm']}")
+    config = from_stored(algorithm.Config, stored["config"])
+    if options.total_timesteps is not None:
+        config = dataclasses.replace(config, total_timesteps=options.total_timesteps)
+    resume_from = Path(options.run)
+    if options.checkpoint != "last":
+        resume_from = resume_from / "checkpoints" / options.checkpoint
+    return train(
+        algorithm,
+        config,
+        env=stored["env_id"],
+        network=stored["network"],
+        resume_from=resume_from,
+    )

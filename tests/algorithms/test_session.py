@@ -1,0 +1,306 @@
+"""What surrounds an algorithm's loop: resume, evaluation, the best checkpoint, bad input."""
+
+import dataclasses
+import json
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hotloop.algorithms import ppo
+from hotloop.cli import main
+from hotloop.envs import make_vec
+from hotloop.errors import CheckpointError, ConfigError, RunDirectoryError
+from hotloop.policies import ActingPolicy
+from hotloop.rollouts.evaluation import evaluate
+from hotloop.runs import RunDirectory
+from tests import toy_envs
+
+SMALL = {
+    "num_envs": 4,
+    "num_steps": 32,
+    "num_minibatches": 2,
+    "update_epochs": 2,
+    "total_timesteps": 1500,
+    "checkpoint_interval": 300,
+}
+NORMALIZED = {
+    "normalize_obs": True,
+    "normalize_reward": True,
+    "clip_obs": 5.0,
+    "clip_reward": 5.0,
+    "eval_interval": 400,
+    "eval_episodes": 3,
+}
+
+
+def config(tmp_path, name="run", **options):
+    return ppo.Config(run_dir=str(tmp_path / name), **{**SMALL, **options})
+
+
+def assert_same_run(first, second):
+    """All that a checkpoint and the metrics hold, to the last bit, but for the time it took."""
+    a, b = (RunDirectory.open(path).checkpoints.load() for path in (first, second))
+    for name, array in a.snapshot.params.items():
+        np.testing.assert_array_equal(array, b.snapshot.params[name], name)
+    assert a.arrays.keys() == b.arrays.keys()
+    for name, array in a.arrays.items():
+        np.testing.assert_array_equal(array, b.arrays[name], name)
+    for state in (a.state, b.state):
+        state["session"]["progress"].pop("elapsed_s")
+    assert a.state == b.state
+    lines = [RunDirectory.open(path).metrics() for path in (first, second)]
+    for line in lines[0] + lines[1]:
+        line.pop("elapsed_s")
+    assert lines[0] == lines[1]
+    assert lines[0]
+
+
+# --- resume --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("options", [{}, NORMALIZED], ids=["plain", "normalized"])
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, env_id, options):
+    whole = config(tmp_path, "whole", env_id=env_id, **options)
+    ppo.train(whole)
+    parts = config(tmp_path, "parts", env_id=env_id, **options)
+    ppo.train(parts, on_report=lambda report: report.timesteps >= 500)
+    ppo.train(parts, on_report=lambda r: r.timesteps >= 900, resume_from=tmp_path / "parts")
+    reports = []
+    result = ppo.train(parts, on_report=reports.append, resume_from=tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    assert reports[0].timesteps == 1024
+    assert reports[0].resumed == "resumed at 1,024 steps"
+    assert result.status == "finished"
+    assert result.timesteps == 1536
+    content = json.loads((tmp_path / "parts" / "config.json").read_text())
+    assert len(content["resumed"]) == 2
+
+
+def test_an_interrupted_iteration_is_done_again(tmp_path):
+    """Ctrl-C in the middle of a fragment: the last whole iteration is what is saved."""
+    kwargs = {"how": "well", "at": 100}
+    ppo.train(config(tmp_path, "whole", env_kwargs=kwargs), env=toy_envs.Misbehaves)
+    parts = config(tmp_path, "parts", env_kwargs=kwargs)
+
+    def interrupted(**kwargs):
+        return toy_envs.Misbehaves(**{**kwargs, "how": "interrupt"})
+
+    interrupted.__module__, interrupted.__qualname__ = "tests.toy_envs", "Misbehaves"
+    with pytest.raises(KeyboardInterrupt):
+        ppo.train(parts, env=interrupted)
+    assert RunDirectory.open(tmp_path / "parts").load_policy()[2]["timesteps"] == 384
+    ppo.train(parts, env=toy_envs.Misbehaves, resume_from=tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_going_on_from_an_earlier_checkpoint(tmp_path):
+    ppo.train(config(tmp_path, "whole"))
+    parts = config(tmp_path, "parts")
+    ppo.train(parts, on_report=lambda report: report.timesteps >= 1000)
+    run = RunDirectory.open(tmp_path / "parts")
+    assert "step-000000000640" in run.checkpoints.names()
+    ppo.train(parts, resume_from=run.path / "checkpoints" / "step-000000000640")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path):
+    ppo.train(config(tmp_path, "whole"))
+    parts = config(tmp_path, "parts")
+    ppo.train(parts, on_report=lambda report: report.timesteps >= 256)
+    RunDirectory.open(tmp_path / "parts").checkpoints.clear()
+    ppo.train(parts, resume_from=tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_more_steps_may_be_asked_for(tmp_path):
+    first = config(tmp_path, anneal_learning_rate=False)
+    ppo.train(first)
+    with pytest.raises(
+        ConfigError, match=r"is finished: it has 1,536 of 1,500 steps; ask for more"
+    ):
+        ppo.train(first, resume_from=tmp_path / "run")
+    more = dataclasses.replace(first, total_timesteps=2500)
+    assert ppo.train(more, resume_from=tmp_path / "run").timesteps == 2560
+    ppo.train(dataclasses.replace(more, run_dir=str(tmp_path / "whole")))
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_environments_that_do_not_repeat_themselves_are_told_of(tmp_path):
+    options = config(tmp_path)
+    ppo.train(options, env=toy_envs.Unrepeatable, on_report=lambda r: r.timesteps >= 500)
+    reports = []
+    ppo.train(
+        options, env=toy_envs.Unrepeatable, resume_from=tmp_path / "run", on_report=reports.append
+    )
+    assert reports[0].resumed == (
+        "resumed at 512 steps; the episodes of 4 of 4 environments can't be replayed, and new "
+        "ones began"
+    )
+    assert reports[-1].timesteps == 1536
+
+
+@pytest.mark.slow
+def test_envpool_goes_on_with_new_episodes(tmp_path):
+    options = config(tmp_path, env_id="envpool:CartPole-v1")
+    ppo.train(options, on_report=lambda report: report.timesteps >= 500)
+    reports = []
+    result = ppo.train(options, resume_from=tmp_path / "run", on_report=reports.append)
+    assert "4 of 4 environments can't be replayed" in reports[0].resumed
+    assert result.status == "finished"
+
+
+def test_what_can_not_be_resumed(tmp_path):
+    options = config(tmp_path)
+    ppo.train(options, on_report=lambda report: report.timesteps >= 700)
+    path = tmp_path / "run"
+
+    def resume(match, error, **changes):
+        env = changes.pop("env", None)
+        with pytest.raises(error, match=match):
+            ppo.train(dataclasses.replace(options, **changes), env=env, resume_from=path)
+
+    resume("a run on 'CartPole-v1', got 'Pendulum-v1'", CheckpointError, env_id="Pendulum-v1")
+    resume("got seed: 1 → 2; gamma: 0.99 → 0.9: leave", ConfigError, gamma=0.9, seed=2)
+    with pytest.raises(RunDirectoryError, match="expected a run directory"):
+        ppo.train(options, resume_from=tmp_path / "rn")
+    with pytest.raises(CheckpointError, match="no checkpoint 'best'; it has last"):
+        ppo.train(options, resume_from=path / "checkpoints" / "best")
+    run = RunDirectory.open(path)
+    tensors = path / "checkpoints" / "last" / "learner.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:100])
+    before = (path / "metrics.jsonl").read_text()
+    resume(r"is cut short or damaged.*take another one \(step-", CheckpointError)
+    assert (path / "metrics.jsonl").read_text() == before
+    older = next(name for name in run.checkpoints.names() if name.startswith("step-"))
+    ppo.train(options, resume_from=path / "checkpoints" / older)
+
+
+def test_a_checkpoint_of_other_spaces_is_refused(tmp_path):
+    """The environment has changed under its name."""
+    made = {"length": 10}
+
+    def factory():
+        env = toy_envs.ConstantReward(made["length"])
+        if made["length"] == 11:
+            env.action_space = toy_envs.spaces.Discrete(3)
+        return env
+
+    options = config(tmp_path)
+    ppo.train(options, env=factory, on_report=lambda report: report.timesteps >= 700)
+    made["length"] = 11
+    with pytest.raises(CheckpointError, match=r"the checkpoint's action_spec is .*resume with"):
+        ppo.train(options, env=factory, resume_from=tmp_path / "run")
+    assert RunDirectory.open(tmp_path / "run").load_policy()[2]["timesteps"] == 768
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--normalize-obs", "--normalize-reward"]])
+def test_killed_at_ten_random_moments(tmp_path, options):
+    """SIGKILL, wherever it strikes: resumed each time, the run ends as if it had never been."""
+    hotloop = [sys.executable, "-m", "hotloop"]
+    arguments = ["--total-timesteps", "60000", "--checkpoint-interval", "1000", "--seed", "3"]
+    train = [*hotloop, "train", "ppo", *arguments, *options, "--compile", "off", "--run-dir"]
+    whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
+    subprocess.run([*train, whole], check=True, capture_output=True)
+    moments, kills = random.Random(7), 0
+    command = [*train, parts]
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            # Start-up takes about 2 s: some before it, most in the middle of the training.
+            process.wait(timeout=moments.uniform(0.5, 3.5) if kills < 10 else 120)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            if (tmp_path / "parts" / "config.json").exists():
+                command = [*hotloop, "resume", parts]
+            continue
+        assert process.returncode == 0, process.stderr.read()
+        break
+    assert kills >= 10
+    assert_same_run(whole, parts)
+
+
+# --- evaluation ----------------------------------------------------------------------------------
+
+
+def test_evaluations_during_training_and_the_best_checkpoint(tmp_path):
+    reports = []
+    ppo.train(
+        config(tmp_path, eval_interval=300, eval_episodes=5, keep_checkpoints=99),
+        on_report=reports.append,
+    )
+    run = RunDirectory.open(tmp_path / "run")
+    evaluations = [r.evaluation for r in reports if r.evaluation is not None]
+    assert [e.timesteps for e in evaluations] == [384, 640, 1024, 1280, 1536][: len(evaluations)]
+    lines = [line["evaluation"] for line in run.metrics() if "evaluation" in line]
+    assert [line["mean_return"] for line in lines] == [e.mean_return for e in evaluations]
+    best = max(evaluations, key=lambda e: (e.mean_return, -e.timesteps))
+    assert best.is_best
+    network, snapshot, state = run.load_policy("best")
+    assert state["timesteps"] == best.timesteps
+    # The same episodes as `hotloop eval` plays: only learning makes a difference.
+    envs = make_vec("CartPole-v1", 4, seed=1, stream="evaluation")
+    again = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=5)
+    assert [episode.undiscounted_return for episode in again] == best.returns
+
+
+def test_evaluating_changes_nothing_that_is_learned(tmp_path):
+    with_it = ppo.train(config(tmp_path, "a", eval_interval=200))
+    without = ppo.train(config(tmp_path, "b"))
+    a, b = (RunDirectory.open(r.run_dir).load_policy()[1].params for r in (with_it, without))
+    for name, array in a.items():
+        np.testing.assert_array_equal(array, b[name])
+
+
+def test_evaluation_uses_the_saved_statistics(tmp_path, capsys):
+    """Observations of 1000 ± 0.01 say nothing to a policy that does not scale them."""
+    options = config(
+        tmp_path,
+        env_id="tests.toy_envs:FarAway",
+        normalize_obs=True,
+        total_timesteps=6000,
+        learning_rate=3e-3,
+        update_epochs=10,
+    )
+    result = ppo.train(options)
+    assert result.mean_return > 0.9
+    assert main(["eval", str(result.run_dir), "--episodes", "50", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean_return"] == 1.0
+    network, snapshot, _ = RunDirectory.open(result.run_dir).load_policy()
+    forgotten = ActingPolicy(network, dataclasses.replace(snapshot, obs_scale=None))
+    envs = make_vec(toy_envs.FarAway, 4, stream="evaluation")
+    returns = [e.undiscounted_return for e in evaluate(envs, forgotten, num_episodes=50)]
+    assert np.mean(returns) < 0.8
+
+
+def test_rewards_are_clipped_where_they_are_learned_from(tmp_path, monkeypatch):
+    seen = []
+    gae = ppo.gae
+    monkeypatch.setattr(ppo, "gae", lambda r, *rest, **kw: (seen.append(r), gae(r, *rest, **kw))[1])
+    result = ppo.train(config(tmp_path, env_id="Pendulum-v1", clip_reward=0.5))
+    assert min(reward.min() for reward in seen) == -0.5
+    assert result.mean_return < -300  # what is reported is raw
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def test_hotloop_resume(tmp_path, capsys):
+    path = tmp_path / "run"
+    ppo.train(config(tmp_path), on_report=lambda report: report.timesteps >= 700)
+    assert main(["resume", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "resumed at 768 steps" in out
+    assert "1,536/1,500 steps" in out
+    assert main(["resume", str(path)]) == 2
+    assert "is finished: it has 1,536 of 1,500 steps" in capsys.readouterr().err
+    assert main(["resume", str(path), "--total-timesteps", "2000"]) == 0
+    assert main(["resume", str(path), "--checkpoint", "best"]) == 1
+    assert "no checkpoint 'best'; it has last" in capsys.readouterr().err

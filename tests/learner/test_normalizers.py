@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+
+from hotloop.learner import Normalizer
+from hotloop.learner.normalizers import RunningMoments
+from hotloop.types import Fragment
+
+OFF = {
+    "normalize_obs": False,
+    "normalize_reward": False,
+    "clip_obs": None,
+    "clip_reward": None,
+    "gamma": 0.5,
+}
+
+
+def fragment(reward, terminated=None, truncated=None, valid=None, obs=None):
+    reward = np.asarray(reward, np.float32)
+    made = Fragment.allocate(
+        *reward.shape, obs_shape=(2,), obs_dtype=np.float32, action_shape=(), action_dtype=np.int64
+    )
+    made.reward[...] = reward
+    for name, flags in (("terminated", terminated), ("truncated", truncated), ("valid", valid)):
+        if flags is not None:
+            getattr(made, name)[...] = flags
+    if obs is not None:
+        made.obs[...] = obs
+    return made
+
+
+def test_moments_are_those_of_all_rows_at_once():
+    rng = np.random.default_rng(0)
+    rows = (1e6 + rng.standard_normal((1000, 3))).astype(np.float64)
+    moments = RunningMoments((3,))
+    for part in np.split(rows, [1, 1, 7, 500, 999]):
+        moments.update(part)
+    np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.var, rows.var(0), rtol=1e-9)
+    assert moments.count == 1000
+
+
+def test_observations_literal():
+    normalizer = Normalizer((2,), 2, **{**OFF, "normalize_obs": True, "clip_obs": 1.5})
+    np.testing.assert_array_equal(normalizer.obs_scale.mean, [0.0, 0.0])
+    np.testing.assert_array_equal(normalizer.obs_scale.std, [1.0, 1.0])
+    obs = [[[0.0, 10.0], [2.0, 10.0]], [[4.0, 10.0], [1e9, np.pi]]]
+    valid = [[True, True], [True, False]]  # what is no transition is not counted
+    normalizer.update(fragment(np.zeros((2, 2)), obs=obs, valid=valid))
+    scale = normalizer.obs_scale
+    np.testing.assert_allclose(scale.mean, [2.0, 10.0])
+    np.testing.assert_allclose(scale.std, [np.sqrt(8 / 3), 1e-4])
+    scaled = scale.apply(np.array([[2.0, 10.0], [1e3, 9.0]], np.float32))
+    np.testing.assert_allclose(scaled, [[0.0, 0.0], [1.5, -1.5]], atol=1e-6)
+
+
+def test_rewards_are_scaled_by_the_spread_of_discounted_returns():
+    """γ = 0.5; returns carry over from fragment to fragment and stop where an episode ends."""
+    normalizer = Normalizer((2,), 2, **{**OFF, "normalize_reward": True})
+    ended = [[False, False], [True, False], [False, False]]
+    normalizer.update(fragment([[1.0, 4.0], [1.0, 0.0], [8.0, 0.0]], terminated=ended))
+    returns = [1.0, 1.5, 8.0, 4.0, 2.0, 1.0]
+    got = normalizer.reward(np.array([[3.0, -6.0]], np.float32))
+    np.testing.assert_allclose(got, [[3 / np.std(returns), -6 / np.std(returns)]], rtol=1e-6)
+    assert got.dtype == np.float32
+    normalizer.update(fragment([[0.0, 1.0]], truncated=[[True, True]]))
+    returns += [4.0, 1.5]
+    normalizer.update(fragment([[2.0, 2.0]]))
+    returns += [2.0, 2.0]
+    got = normalizer.reward(np.array([[1.0, 0.0]], np.float32))
+    np.testing.assert_allclose(got[0, 0], 1 / np.std(returns), rtol=1e-6)
+
+
+def test_what_is_not_asked_for_is_left_alone():
+    normalizer = Normalizer((2,), 2, **OFF)
+    made = fragment([[1e9, 2.0]], obs=1e9)
+    normalizer.update(made)
+    assert normalizer.obs_scale is None
+    assert normalizer.reward(made.reward) is made.reward
+    clipping = Normalizer((2,), 2, **{**OFF, "clip_reward": 1.0, "clip_obs": 5.0})
+    clipping.update(made)
+    np.testing.assert_array_equal(clipping.reward(made.reward), [[1.0, 1.0]])
+    np.testing.assert_array_equal(clipping.obs_scale.apply(made.obs), np.full((1, 2, 2), 5.0))
+
+
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_state_goes_into_a_checkpoint_and_comes_back(normalize_obs):
+    options = {**OFF, "normalize_reward": True, "normalize_obs": normalize_obs}
+    first, second = (Normalizer((2,), 2, **options) for _ in range(2))
+    rng = np.random.default_rng(0)
+    first.update(fragment(rng.standard_normal((5, 2)), obs=rng.standard_normal((5, 2, 2))))
+    second.load(first.to_arrays())
+    more = fragment(rng.standard_normal((5, 2)), obs=rng.standard_normal((5, 2, 2)))
+    for normalizer in (first, second):
+        normalizer.update(more)
+    for name, array in first.to_arrays().items():
+        np.testing.assert_array_equal(array, second.to_arrays()[name], name)

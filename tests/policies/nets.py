@@ -1,0 +1,59 @@
+"""Networks of a user's own, found by name: `tests.policies.nets:Net`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    """A trunk and two heads, for flat observations."""
+
+    def __init__(self, obs_shape, head_size):
+        super().__init__()
+        self.trunk = nn.Sequential(
+            nn.Flatten(), nn.Linear(math.prod(obs_shape), 16), nn.SiLU(), nn.LayerNorm(16)
+        )
+        self.policy = nn.Linear(16, head_size)
+        self.value = nn.Linear(16, 1)
+
+    def forward(self, obs):
+        features = self.trunk(obs)
+        return self.policy(features), self.value(features)
+
+
+class Images(nn.Module):
+    """Convolutions on bytes, with a lazy layer; the value as (B,)."""
+
+    def __init__(self, obs_shape, head_size):
+        super().__init__()
+        self.conv = nn.Conv2d(obs_shape[-1], 4, 3, stride=2)
+        self.policy = nn.LazyLinear(head_size)
+        self.value = nn.LazyLinear(1)
+
+    def forward(self, obs):
+        assert obs.dtype == torch.uint8
+        features = self.conv(obs.permute(0, 3, 1, 2) / 255.0).relu().flatten(1)
+        return self.policy(features), self.value(features)[:, 0]
+
+
+class WithConstants(Net):
+    """A scale in a buffer, and a frozen layer."""
+
+    def __init__(self, obs_shape, head_size):
+        super().__init__(obs_shape, head_size)
+        self.register_buffer("scale", torch.randn(head_size))
+        self.frozen = nn.Linear(16, 16).requires_grad_(False)
+
+    def forward(self, obs):
+        features = self.frozen(self.trunk(obs))
+        return self.policy(features) * self.scale, self.value(features)
+
+
+def make_net(obs_shape, head_size):
+    return Net(obs_shape, head_size)
+
+
+no_factory = 3

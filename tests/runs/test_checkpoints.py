@@ -1,0 +1,124 @@
+import json
+import os
+import resource
+import shutil
+
+import numpy as np
+import pytest
+
+from hotloop.errors import CheckpointError, RunDirectoryError
+from hotloop.policies import ActorCritic, ObsScale, PolicySnapshot
+from hotloop.runs import Checkpoint, Checkpoints
+from tests.policies.test_policies import BOX, obs_spec
+
+
+def checkpoint(timesteps, *, value=0.0, obs_scale=None):
+    network = ActorCritic(obs_spec=obs_spec(4), action_spec=BOX, hidden_sizes=(5,))
+    return Checkpoint(
+        network=network,
+        snapshot=PolicySnapshot(
+            version=7, params=network.initial_parameters(0), obs_scale=obs_scale
+        ),
+        arrays={"adam.mean": np.full(3, value, np.float32), "step": np.array(5)},
+        state={"timesteps": timesteps, "rng": {"state": 2**127}},
+    )
+
+
+def steps(checkpoints):
+    return [name for name in checkpoints.names() if name.startswith("step-")]
+
+
+def test_round_trip(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    scale = ObsScale(np.arange(4, dtype=np.float32), np.ones(4, np.float32), 10.0)
+    saved = checkpoint(128, value=0.5, obs_scale=scale)
+    checkpoints.save(saved)
+    got = checkpoints.load()
+    assert got.network == saved.network
+    assert got.snapshot.version == 7
+    assert got.state == saved.state
+    for name, array in saved.snapshot.params.items():
+        np.testing.assert_array_equal(got.snapshot.params[name], array)
+    assert got.snapshot.params.keys() == saved.snapshot.params.keys()
+    for name, array in saved.arrays.items():
+        np.testing.assert_array_equal(got.arrays[name], array)
+    np.testing.assert_array_equal(got.snapshot.obs_scale.mean, scale.mean)
+    assert got.snapshot.obs_scale.clip == 10.0
+    assert checkpoints.names() == ["last", "step-000000000128"]
+    assert checkpoints.load_policy()[2] == saved.state
+
+
+def test_links_and_the_newest_stay(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(checkpoint(1), names=("last", "best"), keep=2)
+    for step in range(2, 7):
+        checkpoints.save(checkpoint(step), keep=2)
+    assert steps(checkpoints) == [f"step-{k:012}" for k in (1, 4, 5, 6)]
+    assert checkpoints.load("best").state["timesteps"] == 1
+    assert checkpoints.load("last").state["timesteps"] == 6
+    checkpoints.save(checkpoint(7), names=("last", "best"), keep=0)
+    assert checkpoints.names() == ["best", "last", "step-000000000007"]
+
+
+def test_rewinding_removes_what_came_later(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for step in range(1, 5):
+        checkpoints.save(checkpoint(step), names=("last", "best"), keep=9)
+    checkpoints.rewind("step-000000000002")
+    assert checkpoints.names() == ["last", "step-000000000001", "step-000000000002"]
+    assert checkpoints.load().state["timesteps"] == 2
+    checkpoints.rewind("last")
+    assert checkpoints.load().state["timesteps"] == 2
+
+
+def test_a_failed_write_keeps_the_checkpoint_before(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save(checkpoint(1))
+    # The file may not grow beyond 100 bytes: what a full disk looks like from inside.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(RunDirectoryError, match=r"can't be written.*free some space"):
+            checkpoints.save(checkpoint(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert checkpoints.load().state["timesteps"] == 1
+    assert sorted(os.listdir(checkpoints.path)) == ["last", "step-000000000001"]
+
+
+def test_whatever_a_killed_process_left_does_no_harm(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(checkpoint(1, value=1.0))
+    # Killed while it wrote, after it renamed, and while it linked.
+    shutil.copytree(tmp_path / "step-000000000001", tmp_path / ".step-000000000002.tmp")
+    shutil.copytree(tmp_path / "step-000000000001", tmp_path / "step-000000000002")
+    (tmp_path / ".last.tmp").symlink_to("step-000000000002")
+    assert checkpoints.load().state["timesteps"] == 1
+    checkpoints.save(checkpoint(2, value=2.0), keep=1)
+    assert checkpoints.load().arrays["adam.mean"][0] == 2.0
+    assert sorted(os.listdir(tmp_path)) == ["last", "step-000000000001", "step-000000000002"]
+
+
+def test_damaged_checkpoints_are_refused(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(CheckpointError, match="has no checkpoint 'last'; it has none"):
+        checkpoints.load()
+    folder = checkpoints.save(checkpoint(1))
+    with pytest.raises(CheckpointError, match="no checkpoint 'best'; it has last, step-"):
+        checkpoints.load("best")
+    for name in ("policy", "learner"):
+        tensors = (folder / f"{name}.safetensors").read_bytes()
+        (folder / f"{name}.safetensors").write_bytes(tensors[: len(tensors) // 2])
+        with pytest.raises(CheckpointError, match=r"cut short or damaged.*take another one \(step"):
+            checkpoints.load()
+        (folder / f"{name}.safetensors").write_bytes(tensors)
+    state = (folder / "state.json").read_text()
+    for text in (state[:40], "[]", "{}"):
+        (folder / "state.json").write_text(text)
+        with pytest.raises(CheckpointError, match="cut short or damaged"):
+            checkpoints.load()
+    for version, advice in ((99, "upgrade hotloop"), (1, "train anew")):
+        newer = {**json.loads(state), "checkpoint_version": version}
+        (folder / "state.json").write_text(json.dumps(newer))
+        with pytest.raises(CheckpointError, match=f"version {version}.*{advice}"):
+            checkpoints.load()
