@@ -177,10 +177,13 @@ def test_an_interrupted_run_keeps_metrics_and_tree(tmp_path, number, repeats, co
         time.sleep(0.01)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code
-    assert err == "hotloop: interrupted; metrics, timing and policy are kept\n"
+    assert err == (
+        "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
+        f"hotloop resume {run_dir} goes on\n"
+    )
     assert "The largest cost is" in out
     assert f"next: hotloop eval {run_dir}" in out
-    assert (run_dir / "checkpoints" / "last" / "tensors.safetensors").exists()
+    assert (run_dir / "checkpoints" / "last" / "policy.safetensors").exists()
     assert (run_dir / "learning_curve.png").exists()
 
 
@@ -224,7 +227,7 @@ def test_eval_plays_the_checkpoint(capsys, tmp_path):
     import numpy as np
 
     from hotloop.policies import PolicySnapshot
-    from hotloop.runs import RunDirectory
+    from hotloop.runs import Checkpoint, RunDirectory
 
     run_dir = tmp_path / "run"
     assert run(capsys, "train", "ppo", *SHORT, "--run-dir", run_dir)[0] == 0
@@ -232,7 +235,9 @@ def test_eval_plays_the_checkpoint(capsys, tmp_path):
     network, snapshot, _ = directory.load_policy()
     params = {name: np.zeros_like(array) for name, array in snapshot.params.items()}
     params["policy.2.bias"][0] = 1.0
-    directory.save_policy("left", network, PolicySnapshot(version=1, params=params), {})
+    snapshot = PolicySnapshot(version=1, params=params)
+    left = Checkpoint(network=network, snapshot=snapshot, arrays={}, state={"timesteps": 1})
+    directory.checkpoints.save(left, names=["left"])
     _, out, _ = run(capsys, "eval", run_dir, "--checkpoint", "left", "--json", "--episodes", 20)
     returns = json.loads(out)["returns"]
     assert 8 <= min(returns) <= max(returns) <= 11

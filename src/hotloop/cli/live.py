@@ -43,7 +43,7 @@ class LiveLine:
         if self.report is None:
             self._first_timesteps = report.timesteps
             if report.resumed:
-                self._console.print(report.resumed, highlight=False)
+                self._print(report.resumed)
         self.report = report
         self.evaluation = report.evaluation or self.evaluation
         now = time.monotonic()
@@ -72,9 +72,13 @@ class LiveLine:
                 self._live = Live(console=self._console, auto_refresh=False)
                 self._live.start()
             self._live.update(text, refresh=True)
-        elif not self._is_broken:
+        else:
+            self._print(text.plain)
+
+    def _print(self, line: str) -> None:
+        if not self._is_broken:
             try:
-                print(text.plain, flush=True)
+                print(line, flush=True)
             except OSError:  # nobody reads any more, or the disk is full: the run goes on
                 self._is_broken = True
 

@@ -84,8 +84,8 @@ def network_from_json(fields: dict[str, Any]) -> Network:
         raise
     except HotloopError as error:
         raise CheckpointError(
-            f"the policy's network can't be made again ({error}): keep it as a class or function "
-            "of a module that can be imported, such as `my_nets:Net`"
+            f"the policy's network can't be made again ({error}): make it importable, as a class "
+            "or function of a module, such as `my_nets:Net`"
         ) from error
 
 
