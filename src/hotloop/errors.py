@@ -8,6 +8,7 @@
     ├── MissingExtraError  a library that an optional extra brings is not installed (ImportError)
     ├── EnvironmentFailure an environment raised, or gave what its spaces rule out (RuntimeError)
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
+    ├── OutputError        a file that was asked for can't be written (OSError)
     ├── CheckpointError    a checkpoint is cut short, too new, or of another kind (ValueError)
     └── NonFiniteError     NaN or infinity in a loss or a gradient (ArithmeticError)
         └── NonFiniteUpdate  with the update's number and its batch
@@ -55,6 +56,10 @@ class EnvironmentFailure(HotloopError, RuntimeError):
 
 class RunDirectoryError(HotloopError, OSError):
     """A run directory exists already, is missing, or can't be written."""
+
+
+class OutputError(HotloopError, OSError):
+    """A plot, a video or an export can't be written where it was asked for."""
 
 
 class CheckpointError(HotloopError, ValueError):

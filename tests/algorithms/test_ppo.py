@@ -182,7 +182,6 @@ def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatc
                 state.params[3] = float("inf")
             return metrics
 
-        run.repeated = step.repeated
         learner.step = run
         return learn(learner, fields)
 

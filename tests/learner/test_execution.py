@@ -94,8 +94,7 @@ def test_eager_and_compiled_agree_after_100_updates(action_spec, options):
     rate = torch.tensor(1e-3)
     for k in range(100):
         rate.fill_(1e-3 * (1 - k / 100))  # a tensor: a changing rate compiles nothing anew
-        with fast.repeated():
-            got = fast(compiled, batches[k % 20], rate)
+        got = fast(compiled, batches[k % 20], rate)
         want = slow(eager, batches[k % 20], rate)
         torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-4)
     torch.testing.assert_close(compiled.params, eager.params, rtol=1e-3, atol=1e-4)
@@ -104,20 +103,53 @@ def test_eager_and_compiled_agree_after_100_updates(action_spec, options):
     assert fast.num_recompilations == 0
     assert fast.compile_s > 0.1
     assert "asked; compiling took" in fast.summary()
-    assert "over 99 updates, 0 recompilations" in fast.summary()
+    assert "over 100 updates, 0 recompilations" in fast.summary()
     assert slow.summary() == "update: "
 
 
-@needs_compiler
-def test_recompilations_are_counted():
-    def double(state, x):
-        state.mul_(2.0)
-        return x.sum()
+def double(state, x):
+    state.mul_(2.0)
+    return x.sum()
 
+
+def looks_at_its_values(state, x):
+    return x.sum() if x.sum() > 0 else x.mean()
+
+
+@needs_compiler
+def test_other_shapes_types_or_strides_are_compiled_anew_and_counted():
     execution = Execution(double, Choice(True, ""))
-    for size in (3, 3, 4):
-        execution(torch.ones(2), torch.ones(size))
-    assert execution.num_recompilations == 1
+    state = torch.ones(2)
+    wide = torch.arange(12.0).view(4, 3)
+    for x in (torch.ones(3), torch.ones(3), wide[0], wide[:3, 0], torch.ones(4), torch.ones(4)):
+        assert execution(state, x) == x.sum()
+    assert execution.num_recompilations == 2
+    assert execution(state, torch.ones(3, dtype=torch.float64)).dtype == torch.float64
+    assert execution.num_recompilations == 3
+    assert state.tolist() == [128.0, 128.0]  # what compiling tries out, it tries on copies
+
+
+@needs_compiler
+def test_what_can_not_be_compiled_runs_eager_or_says_so():
+    arguments = (torch.ones(2), torch.ones(3))
+    execution = Execution(looks_at_its_values, Choice(True, "compiled", may_be_eager=True))
+    assert [execution(*arguments).item() for _ in range(3)] == [3.0] * 3
+    assert execution.summary().startswith("update: eager: the update can't be compiled (")
+    execution = Execution(looks_at_its_values, Choice(True, "compiled, as asked"))
+    with pytest.raises(ConfigError, match=r"is 'on', but the update can't be compiled \(.*'auto'"):
+        execution(*arguments)
+
+
+@needs_compiler
+def test_without_the_call_that_looks_at_nothing(monkeypatch):
+    """Releases of torch without it compile all the same."""
+    from torch._dynamo.aot_compile import AOTCompiledFunction
+
+    monkeypatch.delattr(AOTCompiledFunction, "disable_guard_check")
+    execution = Execution(double, Choice(True, ""))
+    state = torch.ones(2)
+    assert [execution(state, torch.ones(n)).item() for n in (3, 3, 4)] == [3.0, 3.0, 4.0]
+    assert state.tolist() == [8.0, 8.0]
 
 
 @needs_compiler

@@ -329,14 +329,12 @@ class Learner:
         for _ in range(config.update_epochs):
             # One gather a pass; its minibatches are then views.
             orders.append(torch.from_numpy(self.rng.permutation(config.batch_size)))
-            shuffled = Batch(*(x.index_select(0, orders[-1]) for x in batch))
-            with self.step.repeated():
-                for start in range(0, config.batch_size, config.minibatch_size):
-                    rows = (x.narrow(0, start, config.minibatch_size) for x in shuffled)
-                    with span("minibatch"):
-                        metrics.append(self.step(state, Batch(*rows), self.learning_rate))
-                    if config.target_kl is not None:
-                        counted.append(state.active.clone())
+            passes = (x.index_select(0, orders[-1]).split(config.minibatch_size) for x in batch)
+            for minibatch in zip(*passes, strict=True):
+                with span("minibatch"):
+                    metrics.append(self.step(state, Batch(*minibatch), self.learning_rate))
+                if config.target_kl is not None:
+                    counted.append(state.active.clone())
             # The one synchronisation of a pass, and only where a target is set.
             if config.target_kl is not None and not state.active.item():
                 break

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hotloop.learner.gradients import once
+
 
 @dataclass(slots=True)
 class AdamState:
@@ -73,6 +75,6 @@ def adam_step(
         state.square.add_((grad * grad - state.square) * (on * (1.0 - beta2)))
     # Both corrections folded into two scalars: one division over the vector instead of three.
     root = (1.0 - beta2**state.step).sqrt()
-    rate = learning_rate * root / (1.0 - beta1**state.step)
-    change = rate * state.mean / (state.square.sqrt() + eps * root)
+    rate = once(learning_rate * root / (1.0 - beta1**state.step))
+    change = rate * state.mean / (state.square.sqrt() + once(eps * root))
     params.sub_(change if active is None else torch.where(active, change, 0.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -41,13 +43,28 @@ def tanh(x: Tensor) -> Tensor:
 
 def rational_tanh(x: Tensor) -> Tensor:
     """x P(x²) / Q(x²), with tanh's own derivative, 1 − tanh²."""
-    fixed = x.detach()
-    clamped = fixed.clamp(-_BOUND, _BOUND)
-    square = clamped * clamped
-    value = clamped * _polynomial(_P, square) / _polynomial(_Q, square)
-    # Adds nothing to the value, and the derivative to the graph: to differentiate the ratio itself
-    # would cost three times the arithmetic.
-    return value + (x - fixed) * (1.0 - value * value)
+    return _RationalTanh.apply(x)  # pyright: ignore[reportReturnType]
+
+
+class _RationalTanh(torch.autograd.Function):
+    """Differentiated by its value: to differentiate the ratio would cost three times as much."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        clamped = x.clamp(-_BOUND, _BOUND)
+        square = clamped * clamped
+        return clamped * _polynomial(_P, square) / _polynomial(_Q, square)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        (value,) = ctx.saved_tensors
+        return grad_outputs[0] * (1.0 - value * value)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class ActingPolicy:
         self.load(snapshot)
 
     def load(self, snapshot: PolicySnapshot) -> None:
-        """Act with these parameters from now on (they need not be copied).
+        """Act with these parameters from now on; perceptrons do not copy them.
 
         Raises:
             CheckpointError: a parameter or the scale is missing or has another shape.
