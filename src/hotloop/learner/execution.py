@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import shutil
 import time
@@ -23,7 +24,7 @@ Compile = Literal["auto", "on", "off"]
 EAGER_CALL_S = 1.3e-3  # launching some 130 operations
 FLOP_PER_S = 50e9
 COMPILE_S = 15.0
-SHARE_SAVED = 0.6
+SHARE_SAVED = 0.75
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ class Execution:
     """An update, run as `choose` said.
 
     Args:
-        update: a function of tensors, or tuples of them, that changes its first argument's tensors
-            in place.
+        update: a function of a state (a dataclass of tensors, nested or not, or one tensor), whose
+            tensors it changes in place and never replaces, and of tensors or tuples of tensors.
         choice: eager or compiled.
 
     Attributes:
@@ -93,24 +94,19 @@ class Execution:
         self.compile_s = 0.0
         self.eager_s = 0.0
         self._update = update
-        # What was compiled, by the shapes and types of the arguments after the first.
-        self._graphs: dict[Any, Callable[..., Tensor]] = {}
+        # What was compiled, by shape, stride and type of the arguments.
+        self._graphs: dict[Any, Graph] = {}
         self._num_calls = 0
         self._calls_s = 0.0
 
-    def __call__(self, *args: Any) -> Tensor:
+    def __call__(self, state: Any, *args: Any) -> Tensor:
         """One update.
 
         Raises:
             ConfigError: `on`, but the update can't be compiled.
         """
-        run = self._update
-        if self.choice.is_compiled:
-            run = self._graphs.get(_signature(args[1:]))
-            if run is None:
-                run = self._compile(args)
         started = time.perf_counter()
-        metrics = run(*args)
+        metrics = self._run(state, args) if self.choice.is_compiled else self._update(state, *args)
         self._calls_s += time.perf_counter() - started
         self._num_calls += 1
         return metrics
@@ -132,15 +128,27 @@ class Execution:
             f"{self._num_calls:,} updates, {self.num_recompilations} recompilations"
         )
 
-    def _compile(self, args: tuple[Any, ...]) -> Callable[..., Tensor]:
-        """A graph for these arguments; the update itself where there is to be none."""
+    def _run(self, state: Any, args: tuple[Any, ...]) -> Tensor:
+        tensors = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
+        key = tuple([(x.shape, x.stride(), x.dtype) for x in tensors])
+        graph = self._graphs.get(key)
+        if graph is None:
+            started = time.perf_counter()
+            graph = self._compile(state, args)
+            self._calls_s -= time.perf_counter() - started
+            if graph is None:
+                return self._update(state, *args)
+            self._graphs[key] = graph
+        return graph(state, args, tensors)
+
+    def _compile(self, state: Any, args: tuple[Any, ...]) -> Graph | None:
+        """A graph for these arguments; None where there is to be none."""
         if not self._graphs:
-            self.eager_s = min(self._time_eager(*copy.deepcopy(args)) for _ in range(5))
+            self.eager_s = min(self._time_eager(*copy.deepcopy((state, *args))) for _ in range(5))
         started = time.perf_counter()
         try:
             with span("compile"):
-                graph = _compiled(self._update, args)
-                graph(*copy.deepcopy(args))  # the first call of a graph is not like the others
+                graph = _compiled(self._update, copy.deepcopy((state, *args)))
         except Exception as error:  # a network of the user's own may hold anything
             what = f"the update can't be compiled ({str(error).strip().splitlines()[0]})"
             if not self.choice.may_be_eager:
@@ -148,9 +156,8 @@ class Execution:
                     f"`compile` is 'on', but {what}: choose 'auto' or 'off'"
                 ) from error
             self.choice = Choice(False, f"eager: {what}")
-            return self._update
+            return None
         self.compile_s += time.perf_counter() - started
-        self._graphs[_signature(args[1:])] = graph
         return graph
 
     def _time_eager(self, *args: Any) -> float:
@@ -159,29 +166,72 @@ class Execution:
         return time.perf_counter() - started
 
 
-def _compiled(update: Callable[..., Tensor], args: tuple[Any, ...]) -> Callable[..., Tensor]:
-    """One graph, for arguments like these alone.
+# A compiled update: called with the state, the other arguments, and the tensors in those.
+Graph = Callable[[Any, tuple[Any, ...], list[Tensor]], Tensor]
 
-    C++ calls the kernels: 0.08 ms less an update of PPO's 64×64 networks. What is used more than
-    once is computed once (the compiler's default is to repeat up to 30 operations): 0.03 ms. And
-    nobody looks at each call whether the arguments are as they were, which `Execution` does itself:
-    another 0.08 ms, of 0.35 that are left.
-    """
-    compiled: Any = torch.compile(
-        update,
-        fullgraph=True,
-        dynamic=False,
-        options={"cpp_wrapper": True, "realize_opcount_threshold": 15},
-    )
+# C++ calls the kernels: 0.08 ms less an update of PPO's 64×64 networks. What is used more than once
+# is computed once, where the default is to repeat up to 30 operations: 0.03 ms.
+_OPTIONS = {"cpp_wrapper": True, "realize_opcount_threshold": 15}
+
+
+def _compiled(update: Callable[..., Tensor], args: tuple[Any, ...]) -> Graph:
+    """The update as one graph, for arguments like these alone; these are changed by it."""
     try:
-        graph = compiled.aot_compile((args, {}))
-        graph.disable_guard_check()
-    except Exception:  # not every release has it, and not every closure can be pickled
-        return compiled
-    return graph
+        return _DirectGraph(update, args)
+    except Exception:  # it takes parts of torch that other releases may have changed
+        compiled: Any = torch.compile(update, fullgraph=True, dynamic=False, options=_OPTIONS)
+        compiled(*args)
+        return lambda state, args, tensors: compiled(state, *args)
 
 
-def _signature(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Shapes, strides and types of tensors and tuples of tensors."""
-    tensors = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
-    return tuple([(x.shape, x.stride(), x.dtype) for x in tensors])
+class _DirectGraph:
+    """A graph that is called without `torch.compile` having a look at the arguments each time.
+
+    `Execution` has done that already, and it takes 0.08 ms of 0.43. What is compiled is kept, with
+    the place that each of its inputs has among the arguments' tensors.
+    """
+
+    def __init__(self, update: Callable[..., Tensor], args: tuple[Any, ...]) -> None:
+        from torch._inductor.compile_fx import compile_fx
+
+        self._graph: Any = None
+
+        def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+            graph: Any = compile_fx(module, example_inputs, config_patches=_OPTIONS)
+            self._graph = graph
+
+            def first_call(*inputs: Tensor) -> Any:
+                self._inputs = inputs
+                self._outputs = graph(*inputs)
+                return self._outputs
+
+            return first_call
+
+        metrics = torch.compile(update, backend=backend, fullgraph=True, dynamic=False)(*args)
+        if len(self._outputs) != 1 or self._outputs[0] is not metrics:
+            raise RuntimeError("the update replaces tensors of its state")
+        places = {id(x): place for place, x in enumerate(_tensors(args))}
+        # Tensors that are no arguments are constants of the update's own.
+        self._constants = [x for x in self._inputs if id(x) not in places]
+        ends = {id(x): len(places) + k for k, x in enumerate(self._constants)}
+        self._places = [places.get(id(x), ends.get(id(x), 0)) for x in self._inputs]
+        self._state: Any = None
+        self._state_tensors: list[Tensor] = []
+        self._inputs = self._outputs = ()
+
+    def __call__(self, state: Any, args: tuple[Any, ...], tensors: list[Tensor]) -> Tensor:
+        if state is not self._state:
+            self._state, self._state_tensors = state, _tensors(state)
+        everything = self._state_tensors + tensors + self._constants
+        return self._graph(*[everything[place] for place in self._places])[0]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in a tensor, a tuple or a dataclass, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, tuple):
+        parts = list(value)
+    else:
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return [x for part in parts for x in _tensors(part)]

@@ -63,14 +63,14 @@ def adam_step(
             synchronisation.
     """
     if active is None:
-        state.step += 1.0
+        state.step.add_(1.0)
         state.mean.lerp_(grad, 1.0 - beta1)
         state.square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
     else:
         on = active.to(torch.float32)
         # `where`, not a product with 0: a gradient that is NaN must not reach what is kept.
         grad = torch.where(active, grad, 0.0)
-        state.step += on
+        state.step.add_(on)
         state.mean.add_((grad - state.mean) * (on * (1.0 - beta1)))
         state.square.add_((grad * grad - state.square) * (on * (1.0 - beta2)))
     # Both corrections folded into two scalars: one division over the vector instead of three.
