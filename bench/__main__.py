@@ -7,6 +7,7 @@ import sys
 
 BENCHES = {
     "train": "whole trainings, beside Stable-Baselines3",
+    "curves": "as good as the peer? learning curves over seeds",
     "learning": "does it learn: trainings over seeds, evaluated",
     "timing": "what one span costs, beside other ways to time a scope",
     "tanh": "find the coefficients of the compiled tanh",

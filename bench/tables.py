@@ -19,16 +19,46 @@ ROOT = Path(__file__).parent.parent
 def training_table() -> str:
     """One row for each training benchmark that was stored."""
     lines = [
-        "| training | hotloop, steps/s | Stable-Baselines3, steps/s | ratio | whole process |",
-        "|---|---|---|---|---|",
+        "| training | hotloop, steps/s | Stable-Baselines3, steps/s | ratio | with compiling | "
+        "from prompt to end, s | ratio |",
+        "|---|---|---|---|---|---|---|",
     ]
     for path in sorted(storage.RESULTS.glob("train_*.json")):
         result = storage.load(path.stem)
-        cells = [result["benchmark"]]
-        for name in ("hotloop", "sb3"):
-            rate = result["summaries"][name]["steps_per_s"]
+        settings = result["settings"]
+        how = {"on": "compiled", "off": "eager", "auto": "auto"}[settings["compile"]]
+        if settings["compile"] != "off":
+            how += f", {settings['cache']} cache"
+        ours, peer = (result["summaries"][name] for name in ("hotloop", "sb3"))
+        cells = [f"{result['benchmark']}, {settings['timesteps']:,} steps, {how}"]
+        for summary in (ours, peer):
+            rate = summary["steps_per_s"]
             cells.append(f"{rate['median']:,.0f} ({rate['min']:,.0f}–{rate['max']:,.0f})")
-        cells += [f"{result['ratio_steps_per_s']:.2f}", f"{result['ratio_total']:.2f}"]
+        totals = [f"{summary['total_s']['median']:.1f}" for summary in (ours, peer)]
+        cells += [
+            f"{result['ratio_steps_per_s']:.2f}",
+            f"{result['ratio_with_compiling']:.2f}",
+            " : ".join(totals),
+            f"{result['ratio_total']:.2f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def curves_table() -> str:
+    """One row for each benchmark of curves over seeds."""
+    lines = [
+        "| training | hotloop, last tenth | Stable-Baselines3, last tenth | difference | lower 95 % |",
+        "|---|---|---|---|---|",
+    ]
+    for path in sorted(storage.RESULTS.glob("curves_*.json")):
+        result = storage.load(path.stem)
+        cells = [f"{result['benchmark']}, {result['timesteps']:,} steps"]
+        for name in ("hotloop", "sb3"):
+            late = result["return_last_tenth"][name]
+            seeds = ", ".join(f"{x:.0f}" for x in late)
+            cells.append(f"{sum(late) / len(late):.0f} ({seeds})")
+        cells += [f"{result['relative_difference']:+.0%}", f"{result['lower_95_bound']:+.0%}"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -84,6 +114,7 @@ def main() -> int:
     options = parser.parse_args()
     replace(ROOT / "README.md", "training table", training_table())
     replace(ROOT / "docs" / "ppo.md", "learning table", learning_table())
+    replace(ROOT / "docs" / "ppo.md", "curves table", curves_table())
     replace(ROOT / "docs" / "timing.md", "timing table", timing_table())
     if options.run:
         replace(ROOT / "README.md", "timing tree", timing_tree(options.run))

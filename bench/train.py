@@ -1,16 +1,19 @@
 """Whole trainings, side by side with a peer: same task, same hyper-parameters, same threads.
 
-    python -m bench train --env-id CartPole-v1 --timesteps 102400 --repeats 5
+    python -m bench train --algorithm ppo --env-id CartPole-v1 --against sb3
 
 Runs alternate, each in a process of its own. Printed and stored: steps a second in the training
-loop and end to end (imports, start-up and everything else included), medians, spread, the ratio,
-and the learning curves that go with them.
+loop, with compiling taken out of it and with it, and end to end (imports, start-up and everything
+else included), medians, spread, the ratios, and the learning curves that go with them. By default
+hotloop compiles its update, so that its full speed is seen; `--compile auto` lets it decide, and
+`--cold` gives every run an empty cache to compile into.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -30,7 +33,7 @@ LEARNING_RATE = 3e-4
 EPOCHS = 10
 
 
-def run_hotloop(env_id: str, timesteps: int, seed: int, threads: int) -> dict[str, Any]:
+def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
     """One training with hotloop."""
     from hotloop.algorithms import ppo
     from hotloop.runs import RunDirectory
@@ -39,33 +42,35 @@ def run_hotloop(env_id: str, timesteps: int, seed: int, threads: int) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         result = ppo.train(
             ppo.Config(
-                env_id=env_id,
-                total_timesteps=timesteps,
-                seed=seed,
+                env_id=options.env_id,
+                total_timesteps=options.timesteps,
+                seed=options.seed,
                 learning_rate=LEARNING_RATE,
                 anneal_learning_rate=False,
                 update_epochs=EPOCHS,
-                torch_threads=threads,
+                torch_threads=options.threads,
+                compile=options.compile,
                 runs_dir=folder,
-                **SETTINGS[env_id],
+                **SETTINGS[options.env_id],
             )
         )
         steps, returns = episodes_of(RunDirectory.open(result.run_dir))
     return {
         "timesteps": result.timesteps,
-        "loop_s": result.elapsed_s,
+        "loop_s": result.elapsed_s - result.compile_s,
+        "compile_s": result.compile_s,
         "episodes": [[int(s), float(r)] for s, r in zip(steps, returns, strict=True)],
     }
 
 
-def run_sb3(env_id: str, timesteps: int, seed: int, threads: int) -> dict[str, Any]:
+def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
     """One training with Stable-Baselines3."""
     import torch
     from stable_baselines3 import PPO  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.callbacks import BaseCallback  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.env_util import make_vec_env  # pyright: ignore[reportMissingImports]
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(options.threads)
     episodes: list[list[float]] = []
 
     class Episodes(BaseCallback):
@@ -77,22 +82,27 @@ def run_sb3(env_id: str, timesteps: int, seed: int, threads: int) -> dict[str, A
                     episodes.append([self.num_timesteps, float(info["episode"]["r"])])
             return True
 
-    settings = SETTINGS[env_id]
+    settings = SETTINGS[options.env_id]
     batch = settings["num_envs"] * settings["num_steps"]
     model = PPO(
         "MlpPolicy",
-        make_vec_env(env_id, n_envs=settings["num_envs"], seed=seed),
+        make_vec_env(options.env_id, n_envs=settings["num_envs"], seed=options.seed),
         n_steps=settings["num_steps"],
         batch_size=batch // settings["num_minibatches"],
         n_epochs=EPOCHS,
         learning_rate=LEARNING_RATE,
-        seed=seed,
+        seed=options.seed,
         device="cpu",
     )
     started = time.perf_counter()
-    model.learn(timesteps, callback=Episodes())
+    model.learn(options.timesteps, callback=Episodes())
     loop_s = time.perf_counter() - started
-    return {"timesteps": model.num_timesteps, "loop_s": loop_s, "episodes": episodes}
+    return {
+        "timesteps": model.num_timesteps,
+        "loop_s": loop_s,
+        "compile_s": 0.0,
+        "episodes": episodes,
+    }
 
 
 RUNNERS = {"hotloop": run_hotloop, "sb3": run_sb3}
@@ -103,11 +113,15 @@ def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[st
     command = [
         *(sys.executable, "-m", "bench", "train", "--worker", name),
         *("--env-id", options.env_id, "--timesteps", str(options.timesteps)),
-        *("--seed", str(seed), "--threads", str(options.threads)),
+        *("--seed", str(seed), "--threads", str(options.threads), "--compile", options.compile),
     ]
-    started = time.perf_counter()
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    total_s = time.perf_counter() - started
+    with tempfile.TemporaryDirectory() as cache:
+        cold = {"TORCHINDUCTOR_CACHE_DIR": cache} if getattr(options, "cold", False) else {}
+        started = time.perf_counter()
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, env={**os.environ, **cold}
+        )
+        total_s = time.perf_counter() - started
     return {"seed": seed, "total_s": total_s, **json.loads(done.stdout.splitlines()[-1])}
 
 
@@ -117,17 +131,20 @@ def last_tenth(run: dict[str, Any], timesteps: int) -> float:
     return statistics.fmean(late) if late else float("nan")
 
 
+def spread(values: list[float]) -> dict[str, float]:
+    """Median and range."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
 def summary(runs: list[dict[str, Any]], timesteps: int) -> dict[str, Any]:
     """Medians and spread over runs."""
     rates = [run["timesteps"] / run["loop_s"] for run in runs]
-    totals = [run["total_s"] for run in runs]
+    with_compiling = [run["timesteps"] / (run["loop_s"] + run["compile_s"]) for run in runs]
     return {
-        "steps_per_s": {
-            "median": statistics.median(rates),
-            "min": min(rates),
-            "max": max(rates),
-        },
-        "total_s": {"median": statistics.median(totals), "min": min(totals), "max": max(totals)},
+        "steps_per_s": spread(rates),
+        "steps_per_s_with_compiling": spread(with_compiling),
+        "compile_s": spread([run["compile_s"] for run in runs]),
+        "total_s": spread([run["total_s"] for run in runs]),
         "return_last_tenth": [round(last_tenth(run, timesteps), 1) for run in runs],
     }
 
@@ -141,14 +158,19 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--against", default="sb3", choices=["sb3"])
+    parser.add_argument("--compile", default="on", choices=["auto", "on", "off"])
+    parser.add_argument("--cold", action="store_true", help="compile into an empty cache")
     parser.add_argument("--worker", choices=sorted(RUNNERS), help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        arguments = (options.env_id, options.timesteps, options.seed, options.threads)
-        print(json.dumps(RUNNERS[options.worker](*arguments)))
+        print(json.dumps(RUNNERS[options.worker](options)))
         return 0
 
+    if options.compile != "off" and not options.cold:
+        run_in_process(
+            "hotloop", options, seed=1
+        )  # fills the cache: what is measured is a warm one
     runs: dict[str, list[dict[str, Any]]] = {"hotloop": [], options.against: []}
     for seed in range(1, options.repeats + 1):
         # Alternating, and every other time the other one first.
@@ -157,7 +179,7 @@ def main() -> int:
             runs[name].append(run)
             print(
                 f"{name:8} seed {seed}: {run['timesteps'] / run['loop_s']:8,.0f} steps/s, "
-                f"{run['total_s']:6.1f} s in all, "
+                f"{run['compile_s']:5.1f} s compiling, {run['total_s']:6.1f} s in all, "
                 f"return {last_tenth(run, options.timesteps):.1f}",
                 flush=True,
             )
@@ -172,24 +194,33 @@ def main() -> int:
             "learning_rate": LEARNING_RATE,
             "threads": options.threads,
             "timesteps": options.timesteps,
+            "compile": options.compile,
+            "cache": "cold" if options.cold else "warm",
         },
         "summaries": summaries,
         "ratio_steps_per_s": ours["steps_per_s"]["median"] / peer["steps_per_s"]["median"],
+        "ratio_with_compiling": ours["steps_per_s_with_compiling"]["median"]
+        / peer["steps_per_s"]["median"],
         "ratio_total": peer["total_s"]["median"] / ours["total_s"]["median"],
         "curves": {
             name: [{"seed": run["seed"], "episodes": run["episodes"]} for run in done]
             for name, done in runs.items()
         },
     }
-    path = storage.save(f"train_{options.algorithm}_{options.env_id}", result)
+    how = "" if options.compile == "on" else f"_{options.compile}"
+    how += "_cold" if options.cold else ""
+    path = storage.save(f"train_{options.algorithm}_{options.env_id}{how}", result)
     for name, values in summaries.items():
         rate, total = values["steps_per_s"], values["total_s"]
+        within = values["steps_per_s_with_compiling"]["median"]
         print(
             f"{name:8} {rate['median']:8,.0f} steps/s ({rate['min']:,.0f}–{rate['max']:,.0f}), "
+            f"{within:,.0f} with compiling, "
             f"{total['median']:.1f} s from prompt to end ({total['min']:.1f}–{total['max']:.1f})"
         )
     print(
-        f"ratio: {result['ratio_steps_per_s']:.2f} in steps/s, {result['ratio_total']:.2f} in all"
+        f"ratio: {result['ratio_steps_per_s']:.2f} in steps/s, "
+        f"{result['ratio_with_compiling']:.2f} with compiling, {result['ratio_total']:.2f} in all"
     )
     print(f"stored: {path.relative_to(storage.RESULTS.parent.parent)}")
     return 0

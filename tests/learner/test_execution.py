@@ -12,6 +12,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Choice, Execution, ParameterLayout, choose
 from hotloop.ops.activations import rational_tanh, tanh
 from hotloop.policies import ActorCritic
+from hotloop.runs import RunDirectory
 from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -197,6 +198,7 @@ def test_a_compiled_training_learns_and_repeats(tmp_path):
         for name in "ab"
     ]
     assert results[0].mean_return > 100
-    first, again = (r.policy._layers["policy"][1][0] for r in results)
-    np.testing.assert_array_equal(first, again)
+    first, again = (RunDirectory.open(r.run_dir).load_policy()[1].params for r in results)
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name], name)
     assert "0 recompilations" in results[0].execution

@@ -64,10 +64,10 @@ def test_rewinding_removes_what_came_later(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in range(1, 5):
         checkpoints.save(checkpoint(step), names=("last", "best"), keep=9)
-    checkpoints.rewind("step-000000000002")
+    checkpoints.rewind(2)
     assert checkpoints.names() == ["last", "step-000000000001", "step-000000000002"]
     assert checkpoints.load().state["timesteps"] == 2
-    checkpoints.rewind("last")
+    checkpoints.rewind(2)
     assert checkpoints.load().state["timesteps"] == 2
 
 

@@ -503,4 +503,4 @@ def _train(config: Config, session: Session, network: Network) -> Result:
                 },
             )
         wants_to_stop = session.end_iteration(checkpoint, rollout.pop_episodes(), metrics)
-    return session.result(policy, is_stopped=wants_to_stop, execution=learner.step.summary())
+    return session.result(policy, learner.step, is_stopped=wants_to_stop)

@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 
 from hotloop import timing
 from hotloop.envs import VectorEnv, environment_name, make_vec
 from hotloop.errors import CheckpointError, ConfigError, NonFiniteError, NonFiniteUpdate
-from hotloop.learner import torch_threads
+from hotloop.learner import Execution, torch_threads
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.evaluation import evaluate
+from hotloop.rollouts.video import check_filmable, record_video
 from hotloop.runs import (
     Checkpoint,
     Evaluation,
@@ -33,11 +34,9 @@ from hotloop.runs import (
     changed_fields,
     delayed_interrupt,
 )
+from hotloop.runs.tracking import Trackers, open_trackers
 from hotloop.timing import span
 from hotloop.types import Episode
-
-if TYPE_CHECKING:
-    from hotloop.runs.tracking import Trackers
 
 
 class Session:
@@ -56,6 +55,7 @@ class Session:
         run: RunDirectory,
         *,
         environment: str | Callable[..., Any],
+        is_resumed: bool,
         resumed_from: Checkpoint | None,
         on_report: OnReport | None,
     ) -> None:
@@ -64,9 +64,11 @@ class Session:
         self.resumed_from = resumed_from
         self.envs: VectorEnv
         self._environment = environment
+        self._is_resumed = is_resumed
         self._on_report = on_report
         self._eval_envs: VectorEnv | None = None
         self._trackers: Trackers | None = None
+        self._status: Literal["finished", "stopped", "failed"] = "failed"
         self._latest: Checkpoint | None = None
         self._saved_at = -1 if resumed_from is None else resumed_from.state["timesteps"]
         self._best_return: float | None = None
@@ -95,12 +97,17 @@ class Session:
     def begin(self, *, execution: str, began_anew: Sequence[int] = ()) -> bool:
         """The first report; True asks to stop.
 
+        From here on the checkpoints and metrics of what is not gone on from are gone.
+
         Args:
             execution: how the updates run, and why so.
             began_anew: environments whose episodes could not be brought back.
         """
         checkpoint = self.resumed_from
         resumed, timesteps = "", 0
+        if self._is_resumed:
+            with delayed_interrupt():
+                self._cut_back()
         if checkpoint is not None:
             timesteps = checkpoint.state["timesteps"]
             resumed = f"resumed at {timesteps:,} steps"
@@ -167,8 +174,9 @@ class Session:
         with span("report"):
             return progress.report(timesteps, dict(metrics), evaluation)
 
-    def result(self, policy: ActingPolicy, *, is_stopped: bool, execution: str) -> Result:
+    def result(self, policy: ActingPolicy, execution: Execution, *, is_stopped: bool) -> Result:
         """The training has ended."""
+        self._status = "stopped" if is_stopped else "finished"
         timesteps = 0
         for checkpoint in (self._latest, self.resumed_from):
             if checkpoint is not None:
@@ -180,11 +188,23 @@ class Session:
             timesteps=timesteps,
             elapsed_s=self._progress.elapsed_s,
             mean_return=self._progress.mean_return,
-            status="stopped" if is_stopped else "finished",
-            execution=execution,
+            status=self._status,
+            execution=execution.summary(),
+            compile_s=execution.compile_s,
         )
 
     # --- what happens around the loop -------------------------------------------------------------
+
+    def _cut_back(self) -> None:
+        """Make the checkpoint that is gone on from the last thing that happened."""
+        checkpoint, checkpoints = self.resumed_from, self.run.checkpoints
+        if checkpoint is None:  # killed before it saved one
+            checkpoints.clear()
+            self.run.resume(self.config, timesteps=0, iteration=0)
+        else:
+            state = checkpoint.state
+            checkpoints.rewind(state["timesteps"])
+            self.run.resume(self.config, timesteps=state["timesteps"], iteration=state["iteration"])
 
     def _evaluate(self, checkpoint: Checkpoint) -> Evaluation:
         assert self._eval_envs is not None
@@ -197,8 +217,6 @@ class Session:
         if is_best:
             self._best_return = mean_return
         if self.config.eval_videos:
-            from hotloop.rollouts.video import record_video
-
             record_video(
                 self._environment,
                 policy,
@@ -241,9 +259,9 @@ class Session:
                     stream="evaluation",
                 )
                 exits.callback(self._eval_envs.close)
+            if config.eval_videos:
+                check_filmable(environment, env_kwargs=config.env_kwargs)
         if config.track:
-            from hotloop.runs.tracking import open_trackers
-
             self._trackers = open_trackers(config.track, self.run, resumed=checkpoint is not None)
 
     def _explain(self, error: NonFiniteUpdate) -> NonFiniteError:
@@ -257,14 +275,14 @@ class Session:
             f"`learning_rate`, and check the scale of the rewards; its batch is kept in {path}"
         )
 
-    def _close(self, *, has_failed: bool) -> None:
+    def _close(self) -> None:
         """Save the last whole iteration, wherever the loop was interrupted."""
         try:
             if self._latest is not None and self._saved_at != self._latest.state["timesteps"]:
                 self._save(("last",))
         finally:
             if self._trackers is not None:
-                self._trackers.close("failed" if has_failed else "finished")
+                self._trackers.close(self._status)
 
 
 @contextmanager
@@ -312,19 +330,24 @@ def open_session(
             else:
                 run, checkpoint = _reopen(config, Path(resume_from), algorithm=algorithm, env=name)
         session = Session(
-            config, run, environment=environment, resumed_from=checkpoint, on_report=on_report
+            config,
+            run,
+            environment=environment,
+            is_resumed=not is_new,
+            resumed_from=checkpoint,
+            on_report=on_report,
         )
         exits.enter_context(torch_threads(config.torch_threads))
         session._open_parts(exits)
         try:
             yield session
         except NonFiniteUpdate as error:
-            session._close(has_failed=True)
             raise session._explain(error) from None
-        except BaseException:
-            session._close(has_failed=True)
+        except KeyboardInterrupt:
+            session._status = "stopped"
             raise
-        session._close(has_failed=False)
+        finally:
+            session._close()
     except BaseException:
         with contextlib.suppress(Exception):  # what went wrong first is what should be seen
             exits.close()
@@ -380,11 +403,6 @@ def _reopen(
                     f"{config.total_timesteps:,} steps; ask for more with a larger "
                     "`total_timesteps`, or train anew"
                 )
-            run.checkpoints.rewind(name)
-        else:
-            run.checkpoints.clear()
-        state = {"timesteps": 0, "iteration": 0} if checkpoint is None else checkpoint.state
-        run.resume(config, timesteps=state["timesteps"], iteration=state["iteration"])
     except BaseException:
         run.close()
         raise

@@ -79,7 +79,7 @@ class Checkpoints:
             MissingExtraError: safetensors is not installed.
         """
         safetensors = _safetensors()
-        target = self.path / f"step-{checkpoint.state['timesteps']:012}"
+        target = self.path / _folder(checkpoint.state["timesteps"])
         aside = self.path / f".{target.name}.tmp"
         try:
             self._remove_leftovers()
@@ -180,9 +180,9 @@ class Checkpoints:
             ) from error
         return Checkpoint(network=network, snapshot=snapshot, arrays=arrays, state=state)
 
-    def rewind(self, name: str) -> None:
-        """Make a checkpoint the last one: those of later steps are removed."""
-        target = (self.path / name).resolve().name
+    def rewind(self, timesteps: int) -> None:
+        """Make the checkpoint of this step the last one: those of later steps are removed."""
+        target = _folder(timesteps)
         self._link("last", target)
         for path in self.path.glob("step-*"):
             if path.name > target:
@@ -215,6 +215,10 @@ class Checkpoints:
                     path.unlink()
             else:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _folder(timesteps: int) -> str:
+    return f"step-{timesteps:012}"
 
 
 def _safetensors() -> Any:

@@ -1,14 +1,22 @@
-"""Pictures of a run."""
+"""Pictures of runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotloop.errors import MissingExtraError
+from hotloop.files import written_whole
+from hotloop.runs.comparison import Group, confidence_band, episodes_in, grid
 from hotloop.runs.directory import RunDirectory
 from hotloop.types import Array
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def episodes_of(run: RunDirectory) -> tuple[Array, Array]:
@@ -18,12 +26,7 @@ def episodes_of(run: RunDirectory) -> tuple[Array, Array]:
         The step at which the iteration that it ended in was over, int64, (E,), and its undiscounted
         return, float64, (E,).
     """
-    steps: list[int] = []
-    returns: list[float] = []
-    for line in run.metrics():
-        steps.extend([line["timesteps"]] * len(line["episode_returns"]))
-        returns.extend(line["episode_returns"])
-    return np.asarray(steps, np.int64), np.asarray(returns, np.float64)
+    return episodes_in(run.metrics())
 
 
 def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
@@ -35,18 +38,9 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "drawing a curve needs matplotlib: pip install 'hotloop[train]'"
-        ) from error
+    figure = _figure(7, 4)
     steps, returns = episodes_of(run)
     config = run.config
-    # A figure without pyplot: no global state, no window, no backend to choose.
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     if len(returns):
         axes.scatter(steps, returns, s=4, alpha=0.25, linewidths=0, label="episode")
@@ -62,6 +56,80 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
     path = run.path / "learning_curve.png"
     figure.savefig(path, dpi=120)
     return path
+
+
+def comparison_plot(groups: Sequence[Group], path: Path) -> None:
+    """Draw learning curves over seeds, a panel for each environment.
+
+    Of each group the mean over its seeds and a 95 % confidence band, as far as all of them go, and
+    each seed as a thin line.
+
+    Args:
+        groups: at least one.
+        path: where to, by suffix: .png, .svg or .pdf.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        OutputError: `path` can't be written.
+    """
+    panels: dict[str, list[Group]] = {}
+    for group in groups:
+        panels.setdefault(group.env_id, []).append(group)
+    num_columns = min(len(panels), 3)
+    num_rows = -(-len(panels) // num_columns)
+    figure = _figure(7 if len(panels) == 1 else 5.5 * num_columns, 4.5 * num_rows)
+    all_axes = figure.subplots(num_rows, num_columns, squeeze=False).flat
+    for axes in all_axes[len(panels) :]:
+        axes.remove()
+    for axes, (env_id, members) in zip(all_axes, panels.items(), strict=False):
+        points, width = grid(members)
+        drawn = [
+            _draw_group(axes, group, points, width, color=f"C{k}")
+            for k, group in enumerate(members)
+        ]
+        # By the seeds, not by the bands: that of two seeds is 25 times their distance.
+        values = np.concatenate(drawn)
+        values = values[np.isfinite(values)]
+        margin = 0.15 * np.ptp(values) or 1.0
+        axes.set_ylim(values.min() - margin, values.max() + margin)
+        axes.set_title(env_id)
+        axes.set_xlabel("steps")
+        axes.set_ylabel("undiscounted return")
+        axes.grid(alpha=0.3)
+        # Below: labels are long, and curves are what is to be seen.
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize="small")
+    with written_whole(path) as aside:
+        figure.savefig(aside, dpi=120)
+
+
+def _draw_group(axes: Any, group: Group, points: Array, width: float, *, color: str) -> Array:
+    """Draw a group; its seeds' curves, flat."""
+    curves = np.stack([seed.smoothed(points, width) for seed in group.seeds])
+    mean, half_width = confidence_band(curves)
+    seeds = "1 seed, no band" if half_width is None else f"{len(curves)} seeds, 95 %"
+    marker = "o" if len(points) == 1 else None  # of which there is no line
+    label = fill(f"{group.label} ({seeds})", 60)
+    axes.plot(points, mean, color=color, label=label, marker=marker)
+    if half_width is not None:
+        axes.plot(points, curves.T, color=color, alpha=0.35, linewidth=0.7)
+        axes.fill_between(
+            points, mean - half_width, mean + half_width, color=color, alpha=0.2, linewidth=0
+        )
+    return curves.ravel()
+
+
+def _figure(width: float, height: float) -> Figure:
+    """A figure without pyplot: no global state, no window, no backend to choose."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "drawing a curve needs matplotlib: pip install 'hotloop[train]'"
+        ) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def running_mean(values: Array, window: int) -> Array:

@@ -181,6 +181,7 @@ class Result:
         mean_return: mean undiscounted return of the last 100 training episodes.
         status: whether it ran to its end, or `on_report` stopped it.
         execution: how the updates ran, and what compiling them brought.
+        compile_s: seconds of `elapsed_s` that compiling took.
     """
 
     policy: ActingPolicy
@@ -190,3 +191,4 @@ class Result:
     mean_return: float
     status: Literal["finished", "stopped"]
     execution: str
+    compile_s: float = 0.0

@@ -1,0 +1,56 @@
+import pytest
+
+from hotloop.errors import OutputError
+from hotloop.runs.comparison import compare
+from hotloop.runs.plots import comparison_plot
+from tests.runs.made import make_run
+
+
+@pytest.fixture
+def groups(tmp_path):
+    for seed in (1, 2):
+        make_run(tmp_path / f"fast{seed}", seed=seed, lr=0.1, returns=[[seed], [5.0], [9.0]])
+    make_run(tmp_path / "slow", lr=0.01, returns=[[0.0], [1.0], [2.0]])
+    make_run(tmp_path / "short", env_id="Pendulum-v1", returns=[[-3.0]])
+    return compare(sorted(tmp_path.iterdir())).groups
+
+
+def test_what_is_drawn(groups, tmp_path, monkeypatch):
+    """Two panels; a mean, a band and two thin lines for two seeds, one line for one."""
+    from matplotlib.figure import Figure
+
+    seen = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kwargs: seen.append(self))
+    monkeypatch.setattr("os.replace", lambda source, target: None)
+    comparison_plot(groups, tmp_path / "curves.png")
+    cartpole, pendulum = seen[0].axes
+    assert [axes.get_title() for axes in (cartpole, pendulum)] == ["CartPole-v1", "Pendulum-v1"]
+    labels = [text.get_text() for text in cartpole.get_legend().get_texts()]
+    assert labels == ["ppo, lr=0.01 (1 seed, no band)", "ppo, lr=0.1 (2 seeds, 95 %)"]
+    slow, mean, *thin = cartpole.get_lines()
+    assert slow.get_ydata().tolist() == [0.0, 1.0, 2.0]
+    assert mean.get_xdata().tolist() == [1000, 2000, 3000]
+    assert mean.get_ydata().tolist() == [1.5, 5.0, 9.0]
+    assert [line.get_ydata().tolist() for line in thin] == [[1.0, 5.0, 9.0], [2.0, 5.0, 9.0]]
+    assert len(cartpole.collections) == 1
+    assert len(pendulum.get_lines()) == 1
+    assert not pendulum.collections
+    low, high = cartpole.get_ylim()  # a band of two seeds does not squash the curves
+    assert -2 < low < 0
+    assert 9 < high < 11
+
+
+@pytest.mark.parametrize(
+    ("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_formats(groups, tmp_path, suffix, magic):
+    path = tmp_path / "new folder" / f"curves.{suffix}"
+    comparison_plot(groups, path)
+    assert path.read_bytes().startswith(magic)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_place_that_cannot_be_written(groups, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="can't be written"):
+        comparison_plot(groups, tmp_path / "file" / "curves.png")

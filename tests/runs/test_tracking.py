@@ -1,0 +1,314 @@
+import dataclasses
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from hotloop.errors import ConfigError, MissingExtraError
+from hotloop.runs import RunDirectory
+from hotloop.runs.tracking import Trackers, open_trackers, scalars_of
+
+
+@dataclasses.dataclass
+class Config:
+    seed: int = 3
+    hidden_sizes: tuple = (64, 64)
+    target_kl: float | None = None
+
+
+def create(path):
+    return RunDirectory.create(
+        path, runs_dir=path.parent, env_id="CartPole-v1", algorithm="ppo", seed=3, config=Config()
+    )
+
+
+def line(iteration, *, returns=(10.0, 20.0), **more):
+    return {
+        "iteration": iteration,
+        "timesteps": 100 * iteration,
+        "elapsed_s": 0.5 * iteration,
+        "episode_returns": list(returns),
+        "episode_lengths": [2 * int(x) for x in returns],
+        "policy_loss": 0.25 * iteration,
+        "learning_rate": 0.001,
+        **more,
+    }
+
+
+EVALUATION = {
+    "timesteps": 200,
+    "returns": [1.0, 3.0],
+    "lengths": [4, 8],
+    "is_best": True,
+    "mean_return": 2.0,
+    "std_return": 1.0,
+}
+
+
+def test_names_by_hand():
+    assert scalars_of(line(2, evaluation=EVALUATION, num_updates=40.0)) == {
+        "charts/return": 15.0,
+        "charts/length": 30.0,
+        "charts/steps_per_s": 200.0,
+        "charts/learning_rate": 0.001,
+        "charts/num_updates": 40.0,
+        "losses/policy_loss": 0.5,
+        "eval/return": 2.0,
+        "eval/return_std": 1.0,
+        "eval/length": 6.0,
+    }
+
+
+def test_what_is_not_there_or_not_finite_is_left_out():
+    scalars = scalars_of(line(1, returns=[], entropy=math.nan, value_loss=math.inf))
+    assert scalars.keys() == {"charts/steps_per_s", "charts/learning_rate", "losses/policy_loss"}
+
+
+# --- TensorBoard ----------------------------------------------------------------------------------
+
+
+def read_tensorboard(run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    return events
+
+
+def points(events, name):
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def test_tensorboard(tmp_path):
+    run = create(tmp_path / "run")
+    trackers = open_trackers(["tensorboard"], run, resumed=False)
+    trackers.log(100, line(1))
+    trackers.log(200, line(2, evaluation=EVALUATION))
+    trackers.close("finished")
+    events = read_tensorboard(run)
+    assert points(events, "losses/policy_loss") == [(100, 0.25), (200, 0.5)]
+    assert points(events, "charts/return") == [(100, 15.0), (200, 15.0)]
+    assert points(events, "eval/return") == [(200, 2.0)]
+    (text,) = events.Tensors("config/text_summary")
+    assert b'"hidden_sizes": [' in text.tensor_proto.string_val[0]
+    assert "_hparams_/session_start_info" in events.PluginTagToContent("hparams")
+    hyperparameters = events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    for name in (b"seed", b"algorithm", b"env_id", b"hidden_sizes"):
+        assert name in hyperparameters
+    assert len(list((run.path / "tensorboard").iterdir())) == 1
+
+
+def test_tensorboard_after_a_kill(tmp_path):
+    """What was logged after the checkpoint is shown once, as the resumed run logs it."""
+    run = create(tmp_path / "run")
+    killed = open_trackers(["tensorboard"], run, resumed=False)
+    for k in (1, 2, 3, 4):
+        run.log(line(k))
+        killed.log(100 * k, line(k))
+    for tracker in killed._trackers:
+        tracker._writer.flush()
+    run.resume(Config(), timesteps=200, iteration=2)
+    resumed = open_trackers(["tensorboard"], run, resumed=True)
+    for k in (3, 4, 5):
+        resumed.log(100 * k, line(k, returns=[7.0]))
+    resumed.close("finished")
+    found = points(read_tensorboard(run), "charts/return")
+    assert found == [(100, 15.0), (200, 15.0), (300, 7.0), (400, 7.0), (500, 7.0)]
+    killed.close("failed")
+
+
+# --- Weights & Biases -----------------------------------------------------------------------------
+
+IN_A_PROCESS = """
+import signal, sys
+from pathlib import Path
+from hotloop.runs import RunDirectory
+from hotloop.runs.tracking import open_trackers
+from tests.runs.test_tracking import EVALUATION, Config, create, line
+
+def handlers():
+    return [signal.getsignal(number) for number in (2, 15, 1)]
+
+before = handlers(), sys.stdout, sys.stderr
+resumed = sys.argv[2] == "resumed"
+path = Path(sys.argv[1])
+run = RunDirectory.open(path) if resumed else create(path)
+trackers = open_trackers(["wandb"], run, resumed=resumed)
+assert (handlers(), sys.stdout, sys.stderr) == before
+for k in (3, 4) if resumed else (1, 2):
+    trackers.log(100 * k, line(k, evaluation=EVALUATION))
+trackers.close("failed" if resumed else "finished")
+"""
+
+
+def in_a_process(code, *args, **env):
+    """W&B keeps a process, threads and settings of its own: none of them in the tests' process."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    # Nothing here may reach a network.
+    home = {"HOME": env.pop("home", "/nonexistent"), "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)],
+        env={**clean, **home, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def read_wandb(path):
+    """The records of a W&B transaction log: LevelDB's log format after a header of 7 bytes."""
+    from wandb.proto import wandb_internal_pb2
+
+    content = path.read_bytes()
+    records, position, parts = [], 7, b""
+    while position + 7 <= len(content):
+        room = 32768 - position % 32768
+        if room < 7:
+            position += room
+            continue
+        length, kind = struct.unpack_from("<HB", content, position + 4)
+        parts += content[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            records.append(record)
+            parts = b""
+    return records
+
+
+def of_kind(records, kind):
+    return [getattr(r, kind) for r in records if r.WhichOneof("record_type") == kind]
+
+
+def test_wandb_offline(tmp_path):
+    path = tmp_path / "my run"
+    for state in ("new", "resumed"):
+        done = in_a_process(
+            IN_A_PROCESS, path, state, WANDB_MODE="offline", WANDB_PROJECT="mine", home=tmp_path
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    identity = json.loads((path / "wandb.json").read_text())
+    assert identity["project"] == "mine"
+    logs = sorted((path / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(logs) == 2
+    for log, steps, code in zip(logs, ([100, 200], [300, 400]), (0, 1), strict=True):
+        records = read_wandb(log)
+        (run,) = of_kind(records, "run")
+        assert (run.run_id, run.project) == (identity["id"], "mine")
+        assert run.display_name == "my run"
+        config = {item.key: json.loads(item.value_json) for item in run.config.update}
+        assert config["hidden_sizes"] == [64, 64]
+        assert (config["algorithm"], config["env_id"]) == ("ppo", "CartPole-v1")
+        history = [
+            {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in h.item}
+            for h in of_kind(records, "history")
+        ]
+        assert [row["timesteps"] for row in history] == steps
+        assert [row["charts/return"] for row in history] == [15.0, 15.0]
+        assert [row["eval/return"] for row in history] == [2.0, 2.0]
+        assert "timesteps" in {metric.step_metric for metric in of_kind(records, "metric")}
+        assert [exit_.exit_code for exit_ in of_kind(records, "exit")] == [code]
+
+
+def test_wandb_without_a_login_stops_before_anything_starts(tmp_path):
+    args = ["train", "ppo", "--track", "wandb", "--run-dir", str(tmp_path / "run")]
+    code = f"from hotloop.cli import main\nraise SystemExit(main({args!r}))"
+    done = in_a_process(code, home=tmp_path)
+    assert done.returncode == 2
+    (message,) = done.stderr.splitlines()
+    assert "wandb login" in message
+    assert "WANDB_MODE=offline" in message
+    assert not (tmp_path / "run").exists()
+
+
+# --- both -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")]
+)
+def test_a_missing_library_names_its_extra(tmp_path, monkeypatch, name, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"pip install 'hotloop\[.*{name}\]'"):
+        open_trackers([name], create(tmp_path / "run"), resumed=False)
+
+
+def test_a_folder_called_wandb_is_not_the_library(tmp_path, monkeypatch):
+    import types
+
+    monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))
+    with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[wandb\]'"):
+        open_trackers(["wandb"], create(tmp_path / "run"), resumed=False)
+
+
+class Fake:
+    title = "Fake"
+
+    def __init__(self, failing=()):
+        self.failing = failing
+        self.logged = []
+        self.closed = []
+
+    def log(self, timesteps, scalars):
+        self.logged.append(timesteps)
+        if "log" in self.failing:
+            raise RuntimeError("the server\nis gone")
+
+    def close(self, status):
+        self.closed.append(status)
+        if "close" in self.failing:
+            raise OSError("too late")
+
+
+def test_a_tracker_that_fails_is_dropped_and_named_once(capsys):
+    good, bad = Fake(), Fake(failing=["log"])
+    trackers = Trackers([bad, good])
+    for k in (1, 2, 3):
+        trackers.log(100 * k, line(k))
+    trackers.close("stopped")
+    assert (bad.logged, bad.closed) == ([100], [])
+    assert (good.logged, good.closed) == ([100, 200, 300], ["stopped"])
+    assert capsys.readouterr().err == (
+        "hotloop: Fake failed (RuntimeError: the server): the run goes on without it\n"
+    )
+
+
+def test_a_tracker_that_fails_to_close(capsys):
+    bad, good = Fake(failing=["close"]), Fake()
+    trackers = Trackers([bad, good])
+    trackers.close("finished")
+    trackers.close("finished")
+    assert (bad.closed, good.closed) == (["finished"], ["finished"])
+    assert capsys.readouterr().err.count("Fake failed (OSError: too late)") == 1
+
+
+def test_those_that_were_opened_are_closed_where_one_cannot_be(tmp_path, monkeypatch):
+    from hotloop.runs import tracking
+
+    opened = Fake()
+
+    def refuse(run, resumed):
+        raise ConfigError("nobody is logged in")
+
+    made = {"tensorboard": lambda run, resumed: opened, "wandb": refuse}
+    monkeypatch.setattr(tracking, "_TRACKERS", made)
+    with pytest.raises(ConfigError, match="nobody"):
+        open_trackers(["tensorboard", "wandb"], create(tmp_path / "run"), resumed=False)
+    assert opened.closed == ["failed"]
+
+
+def test_nothing_is_imported_unasked(tmp_path):
+    code = (
+        "import sys\n"
+        "import hotloop.runs.tracking\n"
+        "from hotloop.algorithms import ppo\n"
+        "ppo.train(ppo.Config(total_timesteps=1024, run_dir=sys.argv[1]))\n"
+        "assert not {'wandb', 'tensorboard', 'torch.utils.tensorboard'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True)

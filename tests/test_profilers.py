@@ -1,0 +1,62 @@
+"""Python's profilers see a training as it is: one process, one thread, every call."""
+
+import json
+import pstats
+import subprocess
+import sys
+
+TRAIN = ("train", "ppo", "--total-timesteps", "4096", "--compile", "off", "--run-dir")
+
+YAPPI = """
+import json, sys, yappi
+from hotloop.cli import main
+
+yappi.set_clock_type("wall")
+yappi.start()
+code = main(sys.argv[1:])
+yappi.stop()
+calls = {f.full_name: f.ncall for f in yappi.get_func_stats() if "hotloop" in f.module}
+print(json.dumps([code, len(yappi.get_thread_stats()), calls]))
+"""
+
+
+def test_cprofile(tmp_path):
+    profile = tmp_path / "train.prof"
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "cProfile",
+            "-o",
+            profile,
+            "-m",
+            "hotloop",
+            *TRAIN,
+            tmp_path / "run",
+        ],
+        check=True,
+        capture_output=True,
+    )
+    calls = {
+        (file.rpartition("hotloop/")[2], name): stats[1]
+        for (file, _, name), stats in pstats.Stats(str(profile)).stats.items()
+    }
+    assert calls["rollouts/inline.py", "collect"] == 4
+    assert calls["envs/loop.py", "step"] == 4 * 128
+    assert calls["algorithms/ppo.py", "update"] == 4 * 40
+    assert (tmp_path / "run" / "checkpoints" / "last" / "policy.safetensors").exists()
+
+
+def test_yappi(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", YAPPI, *TRAIN, tmp_path / "run"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    code, num_threads, calls = json.loads(done.stdout.splitlines()[-1])
+    assert code == 0
+    assert num_threads == 1
+    found = {name.rpartition(" ")[2]: count for name, count in calls.items()}
+    assert found["InlineRollout.collect"] == 4
+    assert found["EnvLoop.step"] == 4 * 128
