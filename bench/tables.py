@@ -48,7 +48,7 @@ def training_table() -> str:
 def curves_table() -> str:
     """One row for each benchmark of curves over seeds."""
     lines = [
-        "| training | hotloop, last tenth | Stable-Baselines3, last tenth | difference | lower 95 % |",
+        "| training | hotloop | Stable-Baselines3 | difference | lower 95 % bound |",
         "|---|---|---|---|---|",
     ]
     for path in sorted(storage.RESULTS.glob("curves_*.json")):

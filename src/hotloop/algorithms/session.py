@@ -102,12 +102,20 @@ class Session:
         Args:
             execution: how the updates run, and why so.
             began_anew: environments whose episodes could not be brought back.
+
+        Raises:
+            ConfigError, MissingExtraError: a tracker can't be opened.
         """
         checkpoint = self.resumed_from
         resumed, timesteps = "", 0
         if self._is_resumed:
             with delayed_interrupt():
                 self._cut_back()
+        if self.config.track:
+            with span("open_trackers"):
+                self._trackers = open_trackers(
+                    self.config.track, self.run, resumed=self._is_resumed
+                )
         if checkpoint is not None:
             timesteps = checkpoint.state["timesteps"]
             resumed = f"resumed at {timesteps:,} steps"
@@ -261,8 +269,6 @@ class Session:
                 exits.callback(self._eval_envs.close)
             if config.eval_videos:
                 check_filmable(environment, env_kwargs=config.env_kwargs)
-        if config.track:
-            self._trackers = open_trackers(config.track, self.run, resumed=checkpoint is not None)
 
     def _explain(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Keep what the update learned from, and say which it was."""

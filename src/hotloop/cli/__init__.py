@@ -22,6 +22,9 @@ COMMANDS = {
     "train": "Train an agent; leaves a run directory behind.",
     "resume": "Go on with a run that was stopped or killed.",
     "eval": "Play a trained policy and print its mean return.",
+    "runs": "List the runs beneath a directory, and where each stands.",
+    "plot": "Draw learning curves over runs and seeds.",
+    "export": "Write a trained policy as ONNX or NumPy, for use without hotloop.",
 }
 
 HELP = """usage: hotloop COMMAND ...

@@ -24,10 +24,17 @@ def run(args: list[str]) -> int:
         "--episodes", type=int, default=100, help="episodes to play (default: %(default)s)"
     )
     parser.add_argument(
-        "--checkpoint", default="last", help="which checkpoint (default: %(default)s)"
+        "--checkpoint",
+        default="last",
+        help="last, best, or another one (default: %(default)s)",
     )
     parser.add_argument(
         "--seed", type=int, default=None, help="of the environments (default: the run's)"
+    )
+    parser.add_argument(
+        "--video",
+        metavar="FILE",
+        help="film the first episode too: .mp4 or .gif (needs the extra `video`)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object with every episode instead"
@@ -47,11 +54,13 @@ def run(args: list[str]) -> int:
 
     directory = RunDirectory.open(options.run)
     network, snapshot, _ = directory.load_policy(options.checkpoint)
+    policy = ActingPolicy(network, snapshot)
     config = directory.config["config"]
+    seed = config["seed"] if options.seed is None else options.seed
     envs = make_vec(
         directory.config["env_id"],
         config["num_envs"],
-        seed=config["seed"] if options.seed is None else options.seed,
+        seed=seed,
         env_kwargs=config["env_kwargs"],
         stream="evaluation",
     )
@@ -62,7 +71,18 @@ def run(args: list[str]) -> int:
                 f"'{directory.config['env_id']}' has now: evaluate it with the environment's "
                 "version of that time (config.json has it)"
             )
-        episodes = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=options.episodes)
+        filmed = None
+        if options.video is not None:
+            from hotloop.rollouts.video import record_video
+
+            filmed = record_video(
+                directory.config["env_id"],
+                policy,
+                options.video,
+                env_kwargs=config["env_kwargs"],
+                seed=seed,
+            )
+        episodes = evaluate(envs, policy, num_episodes=options.episodes)
     finally:
         envs.close()
     returns = np.array([episode.undiscounted_return for episode in episodes])
@@ -76,10 +96,18 @@ def run(args: list[str]) -> int:
             "returns": returns.tolist(),
             "lengths": lengths.tolist(),
         }
+        if filmed is not None:
+            summary["video"] = {
+                "path": options.video,
+                "return": filmed.undiscounted_return,
+                "length": filmed.length,
+            }
         json.dump(summary, sys.stdout)
         print()
         return 0
     print(f"{directory.config['algorithm']} on {directory.config['env_id']}, {directory.path}")
     print(f"mean length {lengths.mean():.1f}, returns {returns.min():.1f} … {returns.max():.1f}")
+    if filmed is not None:
+        print(f"video of an episode with return {filmed.undiscounted_return:.1f}: {options.video}")
     print(f"mean return {returns.mean():.1f} ± {returns.std():.1f} over {len(returns)} episodes")
     return 0

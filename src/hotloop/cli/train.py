@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shlex
 import sys
 from typing import Any
@@ -141,6 +142,8 @@ def _conclude(live: LiveLine) -> None:
     for problem in problems:
         print(f"timing: {problem}", file=sys.stderr)
     for recording in recordings:
+        if recording.pid != os.getpid():  # of the process that was resumed
+            continue
         tree = recording.tree()
         cost = timing.costliest(tree)
         if cost is None:

@@ -108,7 +108,7 @@ class RunDirectory:
             siblings = [str(p.parent) for p in parent.glob("*/config.json")]
             raise RunDirectoryError(
                 f"expected a run directory (one with a config.json), got {directory}"
-                + (nearest(str(directory), siblings) or ": `ls runs` shows the runs made here")
+                + (nearest(str(directory), siblings) or ": `hotloop runs` lists those made here")
             )
         return cls(directory)
 

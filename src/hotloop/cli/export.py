@@ -1,0 +1,75 @@
+"""`hotloop export RUN`: a trained policy for use without hotloop."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hotloop.cli import need
+from hotloop.errors import ConfigError
+
+
+def run(args: list[str]) -> int:
+    """Export; see `hotloop export --help`."""
+    parser = argparse.ArgumentParser(
+        prog="hotloop export",
+        description="Write a trained policy as one ONNX graph, or as weights and a Python file "
+        "that needs NumPy alone. Both take raw observations and give the most probable action as "
+        "the environment takes it: scaling, clipping and offsets are inside.",
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument("--format", choices=("onnx", "numpy"), required=True)
+    parser.add_argument(
+        "--checkpoint", default="last", help="last, best, or another one (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="PATH",
+        type=Path,
+        help="a file that ends in .onnx, or a folder for policy.npz and policy.py "
+        "(default: RUN/export/policy.onnx, RUN/export)",
+    )
+    options = parser.parse_args(args)
+    output, is_onnx = options.output, options.format == "onnx"
+    if output is None:
+        output = Path(options.run) / "export" / ("policy.onnx" if is_onnx else "")
+    elif is_onnx and output.suffix != ".onnx":
+        raise ConfigError(f"`--output` must end in .onnx, got '{output}'")
+    elif not is_onnx and output.is_file():
+        raise ConfigError(f"`--output` must be a folder for --format numpy, got a file: '{output}'")
+    need("safetensors", extra="train", purpose="reading a checkpoint")
+
+    from hotloop import __version__
+    from hotloop.policies.export import OPSET, export_numpy, export_onnx
+    from hotloop.runs import RunDirectory
+
+    directory = RunDirectory.open(options.run)
+    network, snapshot, state = directory.load_policy(options.checkpoint)
+    about = {
+        "env_id": directory.config["env_id"],
+        "algorithm": directory.config["algorithm"],
+        "timesteps": state["timesteps"],
+        "version": __version__,
+    }
+    export = export_onnx if is_onnx else export_numpy
+    written = export(network, snapshot, output, about=about)
+    obs, action = network.obs_spec, network.action_spec
+    print(f"{about['algorithm']} on {about['env_id']} after {about['timesteps']:,} steps")
+    is_plain = len(obs.layout) == 1 and obs.layout[0].encoding == "box"
+    how = "as the environment gives it" if is_plain else "a vector; the file has its layout"
+    print(f"obs     {obs.dtype} {_shape(*obs.shape)}, {how}")
+    print(f"action  {action.dtype} {_shape(*action.shape)}, the most probable one")
+    print(f"head    float32 {_shape(network.head_size)}, {_meaning(network.is_continuous)}")
+    print(f"value   float32 {_shape()}")
+    for path in written:
+        version = f", ONNX opset {OPSET}" if is_onnx else ""
+        print(f"{path}: {path.stat().st_size / 1000:,.1f} kB{version}")
+    return 0
+
+
+def _shape(*rest: int) -> str:
+    return f"(batch, {', '.join(map(str, rest))})" if rest else "(batch,)"
+
+
+def _meaning(is_continuous: bool) -> str:
+    return "means" if is_continuous else "logits"

@@ -1,0 +1,235 @@
+"""A trained policy for use without hotloop: as an ONNX graph, or on NumPy alone."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.errors import ConfigError, MissingExtraError
+from hotloop.files import written_whole
+from hotloop.policies.acting import ActingPolicy
+from hotloop.policies.actor_critic import ActorCritic
+from hotloop.policies.protocol import Network
+from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.types import Array
+
+OPSET = 18
+
+_LAST_BITS = 1e-4  # relative and absolute: another order of the same sums
+
+
+def export_numpy(
+    network: Network,
+    snapshot: PolicySnapshot,
+    folder: Path,
+    *,
+    about: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write `policy.npz` and a `policy.py` that acts with it, and imports NumPy alone.
+
+    Args:
+        network: perceptrons.
+        snapshot: their parameters, and how observations are scaled.
+        folder: where to; made where it is missing.
+        about: what to keep beside the parameters, as JSON.
+
+    Returns:
+        Both files.
+
+    Raises:
+        ConfigError: the network is a module of the user's own.
+        OutputError: a file can't be written.
+    """
+    if not isinstance(network, ActorCritic):
+        raise ConfigError(
+            f"NumPy can't compute network '{_name(network)}', a torch module of your own: export "
+            "it with --format onnx"
+        )
+    spec = network.action_spec
+    described = {
+        **(about or {}),
+        **_interface(network),
+        "activation": network.activation,
+        "policy_layers": network.layers("policy"),
+        "value_layers": network.layers("value"),
+    }
+    arrays: dict[str, Array] = {"about": np.array(json.dumps(described))}
+    for layer in dict.fromkeys(network.layers("policy") + network.layers("value")):
+        for part in ("weight", "bias"):
+            arrays[f"{layer}.{part}"] = snapshot.params[f"{layer}.{part}"]
+    if snapshot.obs_scale is not None:
+        scale = snapshot.obs_scale
+        arrays |= {"obs_mean": scale.mean, "obs_std": scale.std}
+        arrays["obs_clip"] = np.float32(scale.clip)  # pyright: ignore[reportArgumentType]
+    if spec.kind == "box":
+        for name in ("low", "high"):
+            arrays[name] = np.asarray(getattr(spec, name), np.float32).reshape(spec.shape)
+    else:
+        arrays["nvec"] = np.asarray(spec.nvec, np.int64)
+        starts = spec.starts or 0 if spec.kind == "multi_discrete" else spec.start
+        arrays["start"] = np.asarray(starts, np.int64)
+    weights, code = folder / "policy.npz", folder / "policy.py"
+    with written_whole(weights) as aside:
+        np.savez(aside, **arrays)  # pyright: ignore[reportArgumentType]
+    with written_whole(code) as aside:
+        source = importlib.resources.files("hotloop.policies") / "standalone.py"
+        aside.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    return [weights, code]
+
+
+def export_onnx(
+    network: Network,
+    snapshot: PolicySnapshot,
+    path: Path,
+    *,
+    about: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write the policy as one ONNX graph, from raw observations to the environment's actions.
+
+    Input `obs`: (batch, *obs_shape), float32, or uint8 where the environment gives bytes. Outputs
+    `action`: the most probable one, as the environment takes it, int64 or float32, (batch,
+    *action_shape); `head`: logits or means, float32, (batch, H); `value`: float32, (batch,).
+    Before it is written, onnxruntime must give what the policy gives.
+
+    Args:
+        network: perceptrons, or a module of the user's own.
+        snapshot: its parameters, and how observations are scaled.
+        path: where to.
+        about: becomes the graph's metadata.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: torch can't turn a module of the user's own into a graph.
+        MissingExtraError: onnx, onnxscript, onnxruntime or torch is not installed.
+        OutputError: the file can't be written.
+    """
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        import torch
+
+        from hotloop.policies.traced import TracedPolicy
+    except ImportError as error:
+        raise MissingExtraError(
+            f"exporting to ONNX needs onnx, onnxscript, onnxruntime and torch ({error}): "
+            "pip install 'hotloop[train,export]'"
+        ) from error
+    policy = TracedPolicy(network, snapshot)
+    # Not a batch of 1 or 2: the tracer might take that for all there is.
+    example = torch.from_numpy(_some_obs(network, 3))
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                policy,
+                (example,),
+                input_names=["obs"],
+                output_names=["action", "head", "value"],
+                dynamic_shapes={"obs": {0: torch.export.Dim("batch")}},
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:
+        raise _not_traceable(network, _root_cause(error)) from error
+    assert program is not None
+    model = program.model_proto
+    for key, value in {**(about or {}), **_interface(network)}.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        model.metadata_props.add(key=f"hotloop.{key}", value=text)
+    onnx.checker.check_model(model)
+    content = model.SerializeToString()
+    _check(network, snapshot, onnxruntime, content)
+    with written_whole(path) as aside:
+        aside.write_bytes(content)
+    return [path]
+
+
+def _interface(network: Network) -> dict[str, Any]:
+    """What goes in and comes out, as JSON."""
+    obs_spec, action_spec = network.obs_spec.to_json(), network.action_spec
+    return {
+        "obs_shape": obs_spec["shape"],
+        "obs_dtype": obs_spec["dtype"],
+        "obs_layout": obs_spec["layout"],
+        "action": action_spec.kind,
+        "action_shape": list(action_spec.shape),
+    }
+
+
+def _check(network: Network, snapshot: PolicySnapshot, onnxruntime: Any, content: bytes) -> None:
+    """Make sure that the graph gives what the policy gives, in batches of other sizes too.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    policy = ActingPolicy(network, snapshot)
+    try:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        for num_rows in (1, 5):
+            obs = _some_obs(network, num_rows)
+            head, value = session.run(["head", "value"], {"obs": obs})
+            for ours, theirs in ((policy.head(obs), head), (policy.value(obs), value)):
+                np.testing.assert_allclose(theirs, ours, rtol=_LAST_BITS, atol=_LAST_BITS)
+    except AssertionError as error:
+        difference = next(line for line in str(error).split("\n") if "difference" in line.lower())
+        raise _not_traceable(network, f"the graph gives other numbers, {difference}") from error
+    except Exception as error:
+        raise _not_traceable(network, _root_cause(error)) from error
+
+
+def _some_obs(network: Network, num_rows: int) -> Array:
+    """Observations that any network takes: bytes may be indices, of which 0 and 1 are sure."""
+    spec, generator = network.obs_spec, np.random.default_rng(num_rows)
+    shape = (num_rows, *spec.shape)
+    if spec.dtype == "uint8":
+        return generator.integers(0, 2, shape, np.uint8)
+    return generator.standard_normal(shape, np.float32)
+
+
+def _not_traceable(network: Network, why: str) -> ConfigError:
+    return ConfigError(
+        f"network '{_name(network)}' can't become an ONNX graph ({why}): its `forward` must do the "
+        "same for all observations and any number of them, without branches on either: simplify "
+        "it, or act with hotloop's own ActingPolicy"
+    )
+
+
+def _root_cause(error: BaseException) -> str:
+    """`TypeError: its message`, of what the others were raised for."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+
+
+def _name(network: Network) -> str:
+    return getattr(network, "name", type(network).__name__)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's warnings, and the graphs that it prints when it fails."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    unread = io.StringIO()
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(unread),
+            contextlib.redirect_stderr(unread),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

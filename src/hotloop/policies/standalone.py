@@ -1,0 +1,97 @@
+"""A trained policy on NumPy alone: `hotloop export --format numpy` writes a copy of this file.
+
+from policy import Policy
+
+policy = Policy("policy.npz")
+action = policy.act(obs)  # one observation, or a batch of them
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+
+class Policy:
+    """Multilayer perceptrons and what stands around them.
+
+    Args:
+        path: of the `policy.npz` that lies beside this file.
+
+    Attributes:
+        about: what was exported: environment, algorithm, checkpoint, spaces.
+        obs_shape: of one observation.
+        action_shape: of one action.
+    """
+
+    def __init__(self, path: Any) -> None:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        self.about: dict[str, Any] = json.loads(str(arrays.pop("about")))
+        self.obs_shape = tuple(self.about["obs_shape"])
+        self.action_shape = tuple(self.about["action_shape"])
+        self._arrays = arrays
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """The most probable action, as the environment's `step` takes it.
+
+        Args:
+            obs: raw, `obs_shape` or (B, *obs_shape).
+
+        Returns:
+            int64 for discrete actions, float32 within the bounds for continuous ones: one action,
+            `action_shape`, or (B, *action_shape).
+        """
+        batch, is_single = self._batch(obs)
+        head = self._head(batch)
+        if self.about["action"] == "box":
+            action = head.reshape(len(batch), *self.action_shape)
+            action = np.clip(action, self._arrays["low"], self._arrays["high"])
+        elif self.about["action"] == "discrete":
+            action = head.argmax(axis=1) + self._arrays["start"]
+        else:
+            ends = np.cumsum(self._arrays["nvec"])[:-1]
+            parts = [part.argmax(axis=1) for part in np.split(head, ends, axis=1)]
+            action = np.stack(parts, axis=1) + self._arrays["start"]
+        return action[0] if is_single else action
+
+    def head(self, obs: np.ndarray) -> np.ndarray:
+        """Logits, or the means of continuous actions: float32, (H,) or (B, H)."""
+        batch, is_single = self._batch(obs)
+        head = self._head(batch)
+        return head[0] if is_single else head
+
+    def value(self, obs: np.ndarray) -> np.ndarray:
+        """The value function's estimate: float32, () or (B,)."""
+        batch, is_single = self._batch(obs)
+        value = self._perceptron(batch, self.about["value_layers"])[:, 0]
+        return value[0] if is_single else value
+
+    def _batch(self, obs: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Scaled observations, float32, (B, D), and whether there was one without a batch axis."""
+        obs = np.asarray(obs)
+        is_single = obs.shape == self.obs_shape
+        if not is_single and obs.shape[1:] != self.obs_shape:
+            raise ValueError(
+                f"`obs` must have shape {self.obs_shape} or (B, *{self.obs_shape}), got {obs.shape}"
+            )
+        batch = obs[None] if is_single else obs
+        batch = batch.astype(np.float32, copy=False)
+        if "obs_mean" in self._arrays:
+            clip = self._arrays["obs_clip"]
+            batch = (batch - self._arrays["obs_mean"]) / self._arrays["obs_std"]
+            batch = batch.clip(-clip, clip)
+        return batch.reshape(len(batch), -1), is_single
+
+    def _head(self, batch: np.ndarray) -> np.ndarray:
+        return self._perceptron(batch, self.about["policy_layers"])
+
+    def _perceptron(self, batch: np.ndarray, layers: list[str]) -> np.ndarray:
+        for layer in layers:
+            batch = np.dot(batch, self._arrays[f"{layer}.weight"]) + self._arrays[f"{layer}.bias"]
+            if layer != layers[-1]:
+                is_tanh = self.about["activation"] == "tanh"
+                batch = np.tanh(batch) if is_tanh else np.maximum(batch, np.float32(0.0))
+        return batch

@@ -1,0 +1,91 @@
+import json
+
+import numpy as np
+import pytest
+
+from hotloop.cli import main
+from hotloop.policies import ActingPolicy
+from hotloop.runs import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A run whose observations are scaled, with a best checkpoint before its last one."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    args = ["--env-id", "Pendulum-v1", "--total-timesteps", "4096", "--normalize-obs"]
+    assert main(["train", "ppo", *args, "--eval-interval", "1024", "--run-dir", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "best"])
+def test_both_formats_act_as_the_run_does(capsys, tmp_path, run_dir, checkpoint):
+    import importlib.util
+
+    import onnxruntime
+
+    onnx_path, folder = tmp_path / "pendulum.onnx", tmp_path / "pendulum"
+    args = ["export", str(run_dir), "--checkpoint", checkpoint]
+    assert main([*args, "--format", "onnx", "--output", str(onnx_path)]) == 0
+    out = capsys.readouterr().out
+    network, snapshot, state = RunDirectory.open(run_dir).load_policy(checkpoint)
+    assert f"ppo on Pendulum-v1 after {state['timesteps']:,} steps" in out
+    assert "obs     float32 (batch, 3), as the environment gives it" in out
+    assert "action  float32 (batch, 1)" in out
+    assert "head    float32 (batch, 1), means" in out
+    assert f"{onnx_path}: " in out
+    assert "opset 18" in out
+    assert main([*args, "--format", "numpy", "--output", str(folder)]) == 0
+    assert f"{folder / 'policy.npz'}: " in capsys.readouterr().out
+
+    obs = np.random.default_rng(1).standard_normal((20, 3)).astype(np.float32)
+    expected = ActingPolicy(network, snapshot).act(obs)
+    session = onnxruntime.InferenceSession(onnx_path, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(["action"], {"obs": obs})[0], expected, atol=1e-5)
+    spec = importlib.util.spec_from_file_location("policy", folder / "policy.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    policy = module.Policy(folder / "policy.npz")
+    np.testing.assert_array_equal(policy.act(obs), expected)
+    assert policy.about["timesteps"] == state["timesteps"]
+
+
+def test_they_go_to_the_run_by_default(capsys, run_dir):
+    assert main(["export", str(run_dir), "--format", "numpy"]) == 0
+    assert (run_dir / "export" / "policy.py").exists()
+    assert (run_dir / "export" / "policy.npz").exists()
+    assert main(["runs", str(run_dir.parent), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(listed) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--format", "onnx", "--output", "policy"], 2, "must end in .onnx, got 'policy'"),
+        (["--format", "numpy", "--output", "{run}/config.json"], 2, "must be a folder"),
+        (["--format", "numpy", "--checkpoint", "first"], 1, "has no checkpoint 'first'"),
+        (["--format", "tflite"], 2, "tflite"),
+        ([], 2, "--format"),
+    ],
+)
+def test_mistakes(capsys, run_dir, args, code, message):
+    capsys.readouterr()
+    try:
+        got = main(["export", str(run_dir), *(arg.format(run=run_dir) for arg in args)])
+    except SystemExit as stop:  # how argparse ends
+        got = stop.code
+    assert got == code
+    assert message in capsys.readouterr().err
+
+
+def test_numpy_needs_no_torch(run_dir, tmp_path):
+    import subprocess
+    import sys
+
+    args = ["export", str(run_dir), "--format", "numpy", "--output", str(tmp_path / "policy")]
+    code = (
+        "import sys\nfrom hotloop.cli import main\n"
+        f"assert main({args!r}) == 0\n"
+        "assert not {'torch', 'gymnasium', 'onnx'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

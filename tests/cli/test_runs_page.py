@@ -1,0 +1,26 @@
+"""The commands of docs/runs.md, one after the other, as a reader would type them."""
+
+import re
+import shlex
+from pathlib import Path
+
+from hotloop.cli import main
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "runs.md"
+
+
+def test_the_pages_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^    hotloop (.*)$", PAGE.read_text(), re.MULTILINE)
+    assert {command.split()[0] for command in commands} == {
+        *("train", "runs", "plot", "eval", "export")
+    }
+    smaller = {"100000": "2048", "50000": "1024", "20": "2"}
+    for command in commands:
+        args = [smaller.get(arg, arg) for arg in shlex.split(command)]
+        if args[0] == "eval" and "--episodes" not in args:
+            args += ["--episodes", "1"]
+        assert main(args) == 0, capsys.readouterr().err
+    for path in ("learning_curves.png", "curves.svg", "cartpole.mp4", "policy/policy.npz"):
+        assert (tmp_path / path).exists()
+    assert (tmp_path / "runs" / "slow" / "export" / "policy.onnx").exists()

@@ -1,0 +1,242 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hotloop.envs.encoding import ActionDecoder, ObsEncoder
+from hotloop.errors import ConfigError, MissingExtraError, OutputError
+from hotloop.policies import ActingPolicy, ActorCritic, ObsScale, PolicySnapshot, make_network
+from hotloop.policies.export import OPSET, export_numpy, export_onnx
+from tests.policies.nets import Images, Net, WithConstants
+
+DISCRETE = spaces.Discrete(5, start=-2)
+MULTI = spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1])
+BOX = spaces.Box(
+    np.array([[-0.1, -np.inf], [-2.0, 0.0]], np.float32),
+    np.array([[0.1, np.inf], [2.0, 0.3]], np.float32),
+)
+PLAIN_OBS = spaces.Box(-np.inf, np.inf, (6,), np.float32)
+MATRIX_OBS = spaces.Box(-1.0, 1.0, (3, 2), np.float64)
+BYTE_OBS = spaces.Box(0, 255, (7,), np.uint8)
+IMAGES = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+PARTS = spaces.Dict({"where": spaces.Discrete(4), "speed": spaces.Box(-1.0, 1.0, (2,))})
+
+CASES = {
+    "discrete": (PLAIN_OBS, DISCRETE, {}),
+    "scaled": (MATRIX_OBS, DISCRETE, {"is_scaled": True, "activation": "relu"}),
+    "multi-discrete": (BYTE_OBS, MULTI, {"shared_trunk": True, "is_scaled": True}),
+    "box": (PARTS, BOX, {"hidden_sizes": (16,), "shared_trunk": True}),
+    "linear": (BYTE_OBS, BOX, {"hidden_sizes": ()}),
+}
+
+
+def specs(obs_space, action_space):
+    return ObsEncoder(obs_space).spec, ActionDecoder(action_space).spec
+
+
+def snapshot_of(network, *, is_scaled=False):
+    """Weights large enough that actions differ, biases that are not zero."""
+    generator = np.random.default_rng(7)
+    shape = network.obs_spec.shape
+    params = {
+        name: (x + 0.5 * generator.standard_normal(x.shape)).astype(np.float32)
+        for name, x in network.initial_parameters(3).items()
+    }
+    scale = None
+    if is_scaled:
+        mean = generator.standard_normal(shape).astype(np.float32)
+        std = generator.uniform(0.5, 2.0, shape).astype(np.float32)
+        scale = ObsScale(mean, std, 0.8)
+    return PolicySnapshot(4, params, scale)
+
+
+def make(case):
+    obs_space, action_space, options = CASES[case]
+    options = dict(options)
+    is_scaled = options.pop("is_scaled", False)
+    obs_spec, action_spec = specs(obs_space, action_space)
+    network = ActorCritic(obs_spec=obs_spec, action_spec=action_spec, **options)
+    return network, snapshot_of(network, is_scaled=is_scaled)
+
+
+def some_obs(network, num_rows):
+    spec, generator = network.obs_spec, np.random.default_rng(11)
+    if spec.dtype == "uint8":
+        return generator.integers(0, 256, (num_rows, *spec.shape), np.uint8)
+    return 2 * generator.standard_normal((num_rows, *spec.shape), np.float32)
+
+
+def run_onnx(path, obs):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(["action", "head", "value"], {"obs": obs})
+
+
+def check_onnx(network, snapshot, path):
+    policy = ActingPolicy(network, snapshot)
+    for num_rows in (1, 7, 64):
+        obs = some_obs(network, num_rows)
+        action, head, value = run_onnx(path, obs)
+        expected = policy.act(obs)
+        assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(head, policy.head(obs), atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(value, policy.value(obs), atol=1e-5, rtol=1e-5)
+        if network.is_continuous:
+            np.testing.assert_allclose(action, expected, atol=1e-5, rtol=1e-5)
+        else:
+            np.testing.assert_array_equal(action, expected)
+    return expected
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_onnx_gives_what_the_policy_gives(tmp_path, case):
+    import onnx
+
+    network, snapshot = make(case)
+    about = {"env_id": "My-v0", "timesteps": 12}
+    (path,) = export_onnx(network, snapshot, tmp_path / "new" / "policy.onnx", about=about)
+    action = check_onnx(network, snapshot, path)
+    assert len(np.unique(action, axis=0)) > 1  # else this would say nothing
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", OPSET)]
+    meta = {entry.key: entry.value for entry in model.metadata_props}
+    assert (meta["hotloop.env_id"], meta["hotloop.timesteps"]) == ("My-v0", "12")
+    assert json.loads(meta["hotloop.obs_layout"]) == network.obs_spec.to_json()["layout"]
+    assert [path.name for path in path.parent.iterdir()] == ["policy.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("obs_space", "action_space", "module", "is_scaled"),
+    [
+        (PLAIN_OBS, BOX, Net, True),
+        (IMAGES, MULTI, Images, False),
+        (MATRIX_OBS, DISCRETE, WithConstants, False),
+    ],
+)
+def test_modules_of_the_users_own_become_onnx(tmp_path, obs_space, action_space, module, is_scaled):
+    network = make_network(module, *specs(obs_space, action_space))
+    snapshot = snapshot_of(network, is_scaled=is_scaled)
+    (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
+    check_onnx(network, snapshot, path)
+
+
+class Branches(Net):
+    """What it computes depends on the values that it sees."""
+
+    def forward(self, obs):
+        if obs.abs().max() > 1e6:
+            obs = obs / 1e6
+        return super().forward(obs)
+
+
+class CountsRows(Net):
+    """The number of rows decides what it computes: a graph would keep one of both."""
+
+    def forward(self, obs):
+        head, value = super().forward(obs)
+        return (head if len(obs) != 3 else head + 1.0), value
+
+
+@pytest.mark.parametrize("module", [Branches, CountsRows])
+def test_a_module_that_cannot_be_traced_is_one_error(capfd, tmp_path, module):
+    network = make_network(module, *specs(PLAIN_OBS, DISCRETE))
+    path = tmp_path / "policy.onnx"
+    with pytest.raises(ConfigError, match=f"{module.__name__}' can't become an ONNX graph") as told:
+        export_onnx(network, snapshot_of(network), path)
+    assert "\n" not in str(told.value)
+    assert "".join(capfd.readouterr()) == ""  # nor does torch print its own
+    assert not list(tmp_path.iterdir())
+
+
+IN_A_PROCESS = """
+import sys
+for name in ("hotloop", "torch", "gymnasium", "safetensors"):
+    sys.modules[name] = None  # can't be imported
+folder = sys.argv[1]
+sys.path.insert(0, folder)
+from policy import Policy
+import numpy as np
+policy = Policy(folder + "/policy.npz")
+obs = np.load(folder + "/obs.npy")
+single = [policy.act(row) for row in obs]
+np.savez(folder + "/result.npz", action=policy.act(obs), head=policy.head(obs),
+    value=policy.value(obs), single=single, single_head=[policy.head(row) for row in obs],
+    single_value=[policy.value(row) for row in obs])
+try:
+    policy.act(obs[:, :1])
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numpy_gives_what_the_policy_gives(tmp_path, case):
+    """To the last bit, in a process that can't import hotloop or torch."""
+    network, snapshot = make(case)
+    written = export_numpy(network, snapshot, tmp_path / "new", about={"env_id": "My-v0"})
+    assert [path.name for path in written] == ["policy.npz", "policy.py"]
+    obs = some_obs(network, 9)
+    np.save(tmp_path / "new" / "obs.npy", obs)
+    command = [sys.executable, "-I", "-c", IN_A_PROCESS, tmp_path / "new"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "`obs` must have shape" in done.stdout
+    policy = ActingPolicy(network, snapshot)
+    with np.load(tmp_path / "new" / "result.npz") as result:
+        for name, expected in (
+            ("action", policy.act(obs)),
+            ("head", policy.head(obs)),
+            ("value", policy.value(obs)),
+        ):
+            assert result[name].dtype == expected.dtype
+            np.testing.assert_array_equal(result[name], expected)
+        singles = np.stack([policy.act(row) for row in obs])
+        np.testing.assert_array_equal(result["single"], singles)
+        assert result["single_head"].shape == result["head"].shape
+        assert result["single_value"].shape == (9,)
+    with np.load(written[0]) as content:
+        about = json.loads(str(content["about"]))
+    assert about["env_id"] == "My-v0"
+    assert about["obs_layout"] == network.obs_spec.to_json()["layout"]
+
+
+def test_numpy_refuses_a_module_of_the_users_own(tmp_path):
+    network = make_network(Net, *specs(PLAIN_OBS, DISCRETE))
+    with pytest.raises(ConfigError, match=r"tests\.policies\.nets:Net.*--format onnx"):
+        export_numpy(network, snapshot_of(network), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("module", ["onnx", "onnxscript", "onnxruntime"])
+def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, module):
+    network, snapshot = make("linear")
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[train,export\]'"):
+        export_onnx(network, snapshot, tmp_path / "policy.onnx")
+
+
+def test_a_place_that_cannot_be_written(tmp_path, monkeypatch):
+    network, snapshot = make("linear")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="can't be written"):
+        export_numpy(network, snapshot, tmp_path / "file")
+
+
+def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
+    """Whatever the exporter does: what is written has given what the policy gives."""
+    from hotloop.policies import traced
+
+    class Wrong(traced.TracedPolicy):
+        def forward(self, obs):
+            action, head, value = super().forward(obs)
+            return action, head * 1.01, value
+
+    network, snapshot = make("discrete")
+    monkeypatch.setattr(traced, "TracedPolicy", Wrong)
+    with pytest.raises(ConfigError, match="the graph gives other numbers"):
+        export_onnx(network, snapshot, tmp_path / "policy.onnx")
+    assert not list(tmp_path.iterdir())
