@@ -310,6 +310,18 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(tmp_path):
     assert batch["returns"].max() > 1e37
 
 
+def test_a_loss_that_is_not_finite_at_once_keeps_its_batch_too(tmp_path):
+    kwargs = {"how": "huge_reward", "at": 3}
+    with pytest.raises(NonFiniteError, match="of iteration 1 gave") as caught:
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    assert load_file(str(caught.value).rpartition(" ")[2])["obs"].shape == (64, 2)
+
+
+def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
+    with torch.no_grad():
+        assert train(tmp_path, env_id="CartPole-v1", total_timesteps=100).status == "finished"
+
+
 # --- bad input -----------------------------------------------------------------------------------
 
 

@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +16,19 @@ import pytest
 from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.envs import make_vec
-from hotloop.errors import CheckpointError, ConfigError, RunDirectoryError
+from hotloop.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailure,
+    RunDirectoryError,
+)
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.runs import RunDirectory
 from tests import toy_envs
+from tests.policies import nets
 
+TOUCHES = {"open", "os.rename", "os.symlink", "os.remove", "os.mkdir", "os.rmdir"}
 SMALL = {
     "num_envs": 4,
     "num_steps": 32,
@@ -46,9 +56,12 @@ def assert_same_run(first, second):
     a, b = (RunDirectory.open(path).checkpoints.load() for path in (first, second))
     for name, array in a.snapshot.params.items():
         np.testing.assert_array_equal(array, b.snapshot.params[name], name)
-    assert a.arrays.keys() == b.arrays.keys()
-    for name, array in a.arrays.items():
-        np.testing.assert_array_equal(array, b.arrays[name], name)
+    mine, theirs = a.arrays(), b.arrays()
+    assert mine.keys() == theirs.keys()
+    for name, array in mine.items():
+        np.testing.assert_array_equal(array, theirs[name], name)
+    links = [[os.readlink(link) for link in links_of(path)] for path in (first, second)]
+    assert links[0] == links[1]
     for state in (a.state, b.state):
         state["session"]["progress"].pop("elapsed_s")
     assert a.state == b.state
@@ -57,6 +70,10 @@ def assert_same_run(first, second):
         line.pop("elapsed_s")
     assert lines[0] == lines[1]
     assert lines[0]
+
+
+def links_of(path):
+    return sorted(p for p in (path / "checkpoints").iterdir() if p.is_symlink())
 
 
 # --- resume --------------------------------------------------------------------------------------
@@ -128,6 +145,10 @@ def test_more_steps_may_be_asked_for(tmp_path):
     assert ppo.train(more, resume_from=tmp_path / "run").timesteps == 2560
     ppo.train(dataclasses.replace(more, run_dir=str(tmp_path / "whole")))
     assert_same_run(tmp_path / "whole", tmp_path / "run")
+    reports = []
+    longer = dataclasses.replace(more, total_timesteps=3000)
+    ppo.train(longer, resume_from=tmp_path / "run", on_report=reports.append)
+    assert "the run is 3,000 steps long now and not 2,500" in reports[0].resumed
 
 
 def test_environments_that_do_not_repeat_themselves_are_told_of(tmp_path):
@@ -227,7 +248,47 @@ def test_killed_at_ten_random_moments(tmp_path, options):
         assert process.returncode == 0, process.stderr.read()
         break
     assert kills >= 10
-    assert_same_run(whole, parts)
+    assert_same_run(Path(whole), Path(parts))
+
+
+@pytest.mark.slow
+def test_killed_at_every_touch_of_a_file(tmp_path):
+    """Where files are made, renamed, linked and removed, one after another."""
+    options = {**SMALL, "total_timesteps": 600, "checkpoint_interval": 128, "keep_checkpoints": 1}
+    options |= {"eval_interval": 200, "eval_episodes": 2, "compile": "off"}
+
+    def train(name, kill_at=None, **kwargs):
+        pid = os.fork()
+        if pid:
+            return os.waitpid(pid, 0)[1]
+        count = 0
+
+        def hook(event, args):
+            nonlocal count
+            if event in TOUCHES and any(str(tmp_path / name) in str(arg) for arg in args):
+                count += 1
+                if count == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            ppo.train(ppo.Config(run_dir=str(tmp_path / name), **options), **kwargs)
+        except BaseException as error:
+            print(error, flush=True)
+            os._exit(1)
+        os._exit(0)
+
+    assert train("whole") == 0
+    kill_at = 0
+    while True:
+        kill_at += 1
+        name = f"part{kill_at}"
+        if train(name, kill_at) == 0:
+            break
+        if (tmp_path / name / "config.json").exists():
+            assert train(name, resume_from=tmp_path / name) == 0, kill_at
+            assert_same_run(tmp_path / "whole", tmp_path / name)
+    assert kill_at > 40
 
 
 # --- evaluation ----------------------------------------------------------------------------------
@@ -241,7 +302,7 @@ def test_evaluations_during_training_and_the_best_checkpoint(tmp_path):
     )
     run = RunDirectory.open(tmp_path / "run")
     evaluations = [r.evaluation for r in reports if r.evaluation is not None]
-    assert [e.timesteps for e in evaluations] == [384, 640, 1024, 1280, 1536][: len(evaluations)]
+    assert [e.timesteps for e in evaluations] == [384, 640, 1024, 1280, 1536]
     lines = [line["evaluation"] for line in run.metrics() if "evaluation" in line]
     assert [line["mean_return"] for line in lines] == [e.mean_return for e in evaluations]
     best = max(evaluations, key=lambda e: (e.mean_return, -e.timesteps))
@@ -290,6 +351,46 @@ def test_rewards_are_clipped_where_they_are_learned_from(tmp_path, monkeypatch):
     result = ppo.train(config(tmp_path, env_id="Pendulum-v1", clip_reward=0.5))
     assert min(reward.min() for reward in seen) == -0.5
     assert result.mean_return < -300  # what is reported is raw
+
+
+@pytest.mark.parametrize("how", ["nan_reward", "endless"])
+def test_an_evaluation_that_fails_loses_nothing(tmp_path, how, monkeypatch):
+    made = []
+
+    def factory():
+        made.append(1)
+        is_evaluation = len(made) > 4
+        if how == "endless":
+            return toy_envs.ConstantReward(10**9 if is_evaluation else 10)
+        return toy_envs.Misbehaves(how if is_evaluation else "well", at=5)
+
+    evaluate_briefly = partial(evaluate, max_episode_steps=300)
+    monkeypatch.setattr("hotloop.algorithms.session.evaluate", evaluate_briefly)
+    with pytest.raises(
+        EnvironmentFailure, match=r"must be finite|must end, but one did not within"
+    ):
+        ppo.train(config(tmp_path, eval_interval=200), env=factory)
+    run = RunDirectory.open(tmp_path / "run")
+    assert run.load_policy()[2]["timesteps"] == run.metrics()[-1]["timesteps"] == 256
+
+
+# --- networks and factories without a name --------------------------------------------------------
+
+
+def test_what_has_no_name_is_resumed_by_who_has_it(tmp_path, capsys):
+    def network(obs_shape, head_size):
+        return nets.Net(obs_shape, head_size)
+
+    env = partial(toy_envs.ConstantReward, length=7)
+    options = config(tmp_path, compile="off")
+    with_them = {"env": env, "network": network}
+    ppo.train(options, on_report=lambda report: report.timesteps >= 500, **with_them)
+    assert main(["resume", str(tmp_path / "run")]) == 2
+    assert "a factory that can't be imported" in capsys.readouterr().err
+    result = ppo.train(options, resume_from=tmp_path / "run", **with_them)
+    assert result.status == "finished"
+    ppo.train(config(tmp_path, "whole", compile="off"), **with_them)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
 # --- the command ---------------------------------------------------------------------------------

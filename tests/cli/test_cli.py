@@ -236,7 +236,9 @@ def test_eval_plays_the_checkpoint(capsys, tmp_path):
     params = {name: np.zeros_like(array) for name, array in snapshot.params.items()}
     params["policy.2.bias"][0] = 1.0
     snapshot = PolicySnapshot(version=1, params=params)
-    left = Checkpoint(network=network, snapshot=snapshot, arrays={}, state={"timesteps": 1})
+    left = Checkpoint(
+        network=network.to_json(), snapshot=snapshot, arrays=dict, state={"timesteps": 1}
+    )
     directory.checkpoints.save(left, names=["left"])
     _, out, _ = run(capsys, "eval", run_dir, "--checkpoint", "left", "--json", "--episodes", 20)
     returns = json.loads(out)["returns"]

@@ -33,9 +33,9 @@ def test_without_a_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
     assert choose("auto", num_calls=10**9, flop_per_call=1e9) == Choice(
-        False, "eager: there is no C++ compiler"
+        False, "eager: there is no C++ compiler (g++)"
     )
-    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler.*'auto' or 'off'"):
+    with pytest.raises(ConfigError, match=r"there is no g\+\+: install it.*'auto' or 'off'"):
         choose("on", num_calls=10**9, flop_per_call=1e9)
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert not choose("auto", num_calls=10**9, flop_per_call=1e9).is_compiled
@@ -171,6 +171,26 @@ def test_inputs_find_their_places(monkeypatch, release):
     assert states[0].second.tolist() == [600.0, 1200.0]
     assert states[1].second.tolist() == [300.0, 600.0]
     assert execution.num_recompilations == 0
+
+
+@needs_compiler
+def test_a_tensor_that_is_passed_twice_is_two(monkeypatch):
+    def update(state, x, y):
+        state.add_(x)
+        return 10 * x + y
+
+    execution = Execution(update, Choice(True, ""))
+    ones, twos = torch.ones(2), torch.full((2,), 2.0)
+    got = [execution(torch.zeros(2), ones, other)[0].item() for other in (ones, twos, ones)]
+    assert got == [11.0, 12.0, 11.0]
+
+
+@needs_compiler
+def test_a_process_may_compile_as_often_as_it_likes():
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for _ in range(4):
+            execution = Execution(partial(double), Choice(True, ""))
+            assert execution(torch.ones(2), torch.ones(3)) == 3.0
 
 
 @needs_compiler

@@ -121,11 +121,22 @@ def test_nan_is_blamed_before_what_it_causes():
         rollout.collect()
 
 
-def test_evaluation_gives_up_where_episodes_do_not_end():
-    envs = make_vec(toy_envs.ConstantReward, 2, env_kwargs={"length": 10**9})
+@pytest.mark.parametrize("lengths", [(10**9, 10**9), (3, 10**9)])
+def test_evaluation_gives_up_where_an_episode_does_not_end(lengths):
+    left = list(lengths)
+    envs = make_vec(lambda: toy_envs.ConstantReward(left.pop()), 2)
     policy = make_rollout(toy_envs.ConstantReward).policy
-    with pytest.raises(EnvironmentFailure, match="none did within 50 steps"):
+    with pytest.raises(EnvironmentFailure, match="one did not within 50 steps"):
         evaluate(envs, policy, num_episodes=2, max_episode_steps=50)
+
+
+def test_evaluation_does_not_wait_for_who_has_played_its_share():
+    left = [10**9, 3]
+    envs = make_vec(lambda: toy_envs.ConstantReward(left.pop()), 2)
+    policy = make_rollout(toy_envs.ConstantReward).policy
+    (episode,) = evaluate(envs, policy, num_episodes=1, max_episode_steps=50)
+    assert episode[:2] == (0, 0)
+    assert episode.length == 3
 
 
 def test_rows_that_are_no_transitions_are_left_out():

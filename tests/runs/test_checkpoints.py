@@ -2,6 +2,7 @@ import json
 import os
 import resource
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +16,11 @@ from tests.policies.test_policies import BOX, obs_spec
 def checkpoint(timesteps, *, value=0.0, obs_scale=None):
     network = ActorCritic(obs_spec=obs_spec(4), action_spec=BOX, hidden_sizes=(5,))
     return Checkpoint(
-        network=network,
+        network=network.to_json(),
         snapshot=PolicySnapshot(
             version=7, params=network.initial_parameters(0), obs_scale=obs_scale
         ),
-        arrays={"adam.mean": np.full(3, value, np.float32), "step": np.array(5)},
+        arrays=lambda: {"adam.mean": np.full(3, value, np.float32), "step": np.array(5)},
         state={"timesteps": timesteps, "rng": {"state": 2**127}},
     )
 
@@ -40,8 +41,8 @@ def test_round_trip(tmp_path):
     for name, array in saved.snapshot.params.items():
         np.testing.assert_array_equal(got.snapshot.params[name], array)
     assert got.snapshot.params.keys() == saved.snapshot.params.keys()
-    for name, array in saved.arrays.items():
-        np.testing.assert_array_equal(got.arrays[name], array)
+    for name, array in saved.arrays().items():
+        np.testing.assert_array_equal(got.arrays()[name], array)
     np.testing.assert_array_equal(got.snapshot.obs_scale.mean, scale.mean)
     assert got.snapshot.obs_scale.clip == 10.0
     assert checkpoints.names() == ["last", "step-000000000128"]
@@ -64,11 +65,40 @@ def test_rewinding_removes_what_came_later(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in range(1, 5):
         checkpoints.save(checkpoint(step), names=("last", "best"), keep=9)
-    checkpoints.rewind(2)
-    assert checkpoints.names() == ["last", "step-000000000001", "step-000000000002"]
-    assert checkpoints.load().state["timesteps"] == 2
-    checkpoints.rewind(2)
-    assert checkpoints.load().state["timesteps"] == 2
+    for best, names in ((1, ["best", "last"]), (None, ["last"])):
+        second = checkpoints.load("step-000000000002")
+        checkpoints.rewind(second, best=best)
+        assert checkpoints.load().state["timesteps"] == 2
+        checkpoints.remove_later(second)
+        assert checkpoints.names() == [*names, "step-000000000001", "step-000000000002"]
+        if best:
+            assert checkpoints.load("best").state["timesteps"] == 1
+
+
+def test_what_a_link_leads_to_is_never_written_again(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    folder = checkpoints.save(checkpoint(1, value=1.0))
+    inode = folder.stat().st_ino
+    checkpoints.save(checkpoint(1, value=1.0), names=("best", "last"))
+    assert folder.stat().st_ino == inode
+    assert checkpoints.names() == ["best", "last", "step-000000000001"]
+
+
+def test_a_training_may_save_while_a_checkpoint_is_read(tmp_path, monkeypatch):
+    """The link leads elsewhere, and what it led to is gone, between one file and the next."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(checkpoint(1, value=1.0))
+    read_text = Path.read_text
+
+    def then_saved(path):
+        text = read_text(path)
+        if path.parent.name.endswith("1"):
+            checkpoints.save(checkpoint(2, value=2.0))
+        return text
+
+    monkeypatch.setattr(Path, "read_text", then_saved)
+    got = checkpoints.load()
+    assert got.state["timesteps"] == got.arrays()["adam.mean"][0] == 2
 
 
 def test_a_failed_write_keeps_the_checkpoint_before(tmp_path):
@@ -93,10 +123,15 @@ def test_whatever_a_killed_process_left_does_no_harm(tmp_path):
     shutil.copytree(tmp_path / "step-000000000001", tmp_path / ".step-000000000002.tmp")
     shutil.copytree(tmp_path / "step-000000000001", tmp_path / "step-000000000002")
     (tmp_path / ".last.tmp").symlink_to("step-000000000002")
-    assert checkpoints.load().state["timesteps"] == 1
+    first = checkpoints.load()
+    assert first.state["timesteps"] == 1
+    checkpoints.rewind(first, best=None)
+    (tmp_path / ".last.tmp").symlink_to("step-000000000002")
     checkpoints.save(checkpoint(2, value=2.0), keep=1)
-    assert checkpoints.load().arrays["adam.mean"][0] == 2.0
+    assert checkpoints.load().arrays()["adam.mean"][0] == 2.0
     assert sorted(os.listdir(tmp_path)) == ["last", "step-000000000001", "step-000000000002"]
+    (tmp_path / "last").unlink()  # killed before the first one was linked
+    assert checkpoints.load().state["timesteps"] == 2
 
 
 def test_damaged_checkpoints_are_refused(tmp_path):

@@ -128,7 +128,7 @@ def test_one_process_at_a_time(tmp_path):
     )
     command = [sys.executable, "-c", code, str(run.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "is being trained by another process" in done.stdout
+    assert "is being trained already" in done.stdout
     run.close()
     assert not subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

@@ -62,6 +62,7 @@ METRICS = (
     "clip_fraction",
     "grad_norm",
 )
+KL = METRICS.index("approx_kl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +288,7 @@ class Learner:
         params = self.layout.pack(network.initial_parameters(config.seed))
         self.state = State(params, AdamState.zeros(params), torch.ones((), dtype=torch.bool))
         self.rng = np.random.default_rng((config.seed, 1))
-        self.learning_rate = torch.tensor(config.learning_rate)
+        self.learning_rate = torch.tensor(config.learning_rate, dtype=torch.float32)
         choice = choose(
             config.compile,
             num_calls=config.num_updates,
@@ -339,10 +340,12 @@ class Learner:
             if config.target_kl is not None and not state.active.item():
                 break
         rows = torch.stack(metrics)
-        if not (rows.isfinite().all() & state.params.isfinite().all()).item():
-            raise self._non_finite(rows, batch, torch.cat(orders))
-        if counted:
-            rows = rows[torch.stack(counted)]
+        # A minibatch too far off may have an infinite loss, and changed nothing; but not a NaN.
+        taken = torch.stack(counted) if counted else torch.ones(len(rows), dtype=torch.bool)
+        bad = torch.where(taken[:, None], ~rows.isfinite(), rows[:, KL].isnan()[:, None])
+        if (bad.any() | ~state.params.isfinite().all()).item():
+            raise self._non_finite(bad, batch, torch.cat(orders))
+        rows = rows[taken]
         means = dict(zip(METRICS, rows.mean(0).tolist(), strict=True))
         return {
             **means,
@@ -350,10 +353,9 @@ class Learner:
             "learning_rate": self.learning_rate.item(),
         }
 
-    def _non_finite(self, rows: Tensor, batch: Batch, order: Tensor) -> NonFiniteUpdate:
+    def _non_finite(self, bad: Tensor, batch: Batch, order: Tensor) -> NonFiniteUpdate:
         """Find the first update that was not finite: the last one, if no loss has seen it yet."""
-        bad = ~rows.isfinite()
-        update = int(bad.any(1).int().argmax()) if bad.any() else len(rows) - 1
+        update = int(bad.any(1).int().argmax()) if bad.any() else len(bad) - 1
         names = [name for name, is_bad in zip(METRICS, bad[update], strict=True) if is_bad]
         size = self.config.minibatch_size
         index = order[update * size : (update + 1) * size]
@@ -368,9 +370,10 @@ class Learner:
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
+        arrays = checkpoint.arrays()
         self.state.params.copy_(self.layout.pack(checkpoint.snapshot.params))
         for name in ("mean", "square", "step"):
-            stored = torch.from_numpy(checkpoint.arrays[f"adam.{name}"])
+            stored = torch.from_numpy(arrays[f"adam.{name}"])
             getattr(self.state.adam, name).copy_(stored)
         self.rng.bit_generator.state = checkpoint.state["rng"]
 
@@ -448,17 +451,17 @@ def _train(config: Config, session: Session, network: Network) -> Result:
         )
         policy = ActingPolicy(network, learner.snapshot(0, normalizer.obs_scale))
         rollout = InlineRollout(session.envs, policy, num_steps=config.num_steps, seed=config.seed)
+    session.check_network(network)
+    described = network.to_json()
     iteration, began_anew = 0, []
     if session.resumed_from is not None:
-        session.check_network(network)
-        checkpoint = session.resumed_from
-        iteration = checkpoint.state["iteration"]
-        learner.load(checkpoint)
-        normalizer.load(checkpoint.arrays)
-        rollout.publish(checkpoint.snapshot)
-        began_anew = rollout.restore(
-            RolloutState.from_checkpoint(checkpoint.arrays, checkpoint.state["rollout"])
-        )
+        resumed, arrays = session.resumed_from, session.resumed_from.arrays()
+        iteration = resumed.state["iteration"]
+        learner.load(resumed)
+        normalizer.load(arrays)
+        rollout.publish(resumed.snapshot)
+        began_anew = rollout.restore(arrays, resumed.state["rollout"])
+        normalizer.begin_anew(began_anew)
 
     wants_to_stop = session.begin(execution=learner.step.choice.reason, began_anew=began_anew)
     while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
@@ -488,13 +491,9 @@ def _train(config: Config, session: Session, network: Network) -> Result:
             rollout.publish(snapshot)
             state = rollout.state()
             checkpoint = Checkpoint(
-                network=network,
+                network=described,
                 snapshot=snapshot,
-                arrays={
-                    **learner.to_arrays(),
-                    **normalizer.to_arrays(),
-                    **state.to_arrays(),
-                },
+                arrays=partial(_arrays, learner.to_arrays(), normalizer.to_arrays(), state),
                 state={
                     "timesteps": state.num_transitions,
                     "iteration": iteration,
@@ -504,3 +503,10 @@ def _train(config: Config, session: Session, network: Network) -> Result:
             )
         wants_to_stop = session.end_iteration(checkpoint, rollout.pop_episodes(), metrics)
     return session.result(policy, learner.step, is_stopped=wants_to_stop)
+
+
+def _arrays(
+    learner: Mapping[str, Array], normalizer: Mapping[str, Array], rollout: RolloutState
+) -> dict[str, Array]:
+    """What a checkpoint holds; only put together if it is saved."""
+    return {**learner, **normalizer, **rollout.to_arrays()}

@@ -8,6 +8,7 @@ way for all of them.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +21,7 @@ from hotloop import timing
 from hotloop.envs import VectorEnv, environment_name, make_vec
 from hotloop.errors import CheckpointError, ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Execution, torch_threads
-from hotloop.policies import ActingPolicy
+from hotloop.policies import ActingPolicy, Network
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import check_filmable, record_video
 from hotloop.runs import (
@@ -57,6 +58,7 @@ class Session:
         environment: str | Callable[..., Any],
         is_resumed: bool,
         resumed_from: Checkpoint | None,
+        old_total: int | None,
         on_report: OnReport | None,
     ) -> None:
         self.config = config
@@ -65,34 +67,48 @@ class Session:
         self.envs: VectorEnv
         self._environment = environment
         self._is_resumed = is_resumed
+        self._old_total = old_total
         self._on_report = on_report
+        self._network: Network
         self._eval_envs: VectorEnv | None = None
         self._trackers: Trackers | None = None
         self._status: Literal["finished", "stopped", "failed"] = "failed"
         self._latest: Checkpoint | None = None
         self._saved_at = -1 if resumed_from is None else resumed_from.state["timesteps"]
-        self._best_return: float | None = None
+        # The best evaluation so far: its step and its mean return.
+        self._best: dict[str, Any] | None = None
         if resumed_from is not None:
-            self._best_return = resumed_from.state["session"]["best_return"]
+            self._best = resumed_from.state["session"]["best"]
+            if self._best is not None and not run.checkpoints.has(self._best["timesteps"]):
+                self._best = None  # it gave way to a better one, after which this run goes back
 
     # --- what an algorithm calls ------------------------------------------------------------------
 
-    def check_network(self, network: Any) -> None:
-        """Make sure that the checkpoint to go on from is of this network.
+    def check_network(self, network: Network) -> None:
+        """Say which network is trained.
 
         Raises:
-            CheckpointError: it is of another one.
+            CheckpointError: the checkpoint to go on from is of another one.
         """
+        self._network = network
         if self.resumed_from is None:
             return
-        theirs = self.resumed_from.network.to_json()
+        theirs = self.resumed_from.network
         for what, value in network.to_json().items():
             if value != theirs.get(what):
-                raise CheckpointError(
-                    f"{self.run.path}: the checkpoint's {what} is {theirs.get(what)}, the run's "
-                    f"would be {value}: resume with the environment and the network that it was "
-                    "trained with, or train anew"
-                )
+                raise self._other_network(what, theirs.get(what), value)
+        params = self.resumed_from.snapshot.params
+        stored = {name: array.shape for name, array in params.items()}
+        shapes = network.parameter_shapes()
+        for name in sorted({*stored, *shapes}):
+            if stored.get(name) != shapes.get(name):
+                raise self._other_network(f"parameter `{name}`", stored.get(name), shapes.get(name))
+
+    def _other_network(self, what: str, theirs: Any, ours: Any) -> CheckpointError:
+        return CheckpointError(
+            f"{self.run.path}: the checkpoint's {what} is {theirs}, the run's would be {ours}: "
+            "resume with the environment and the network that it was trained with, or train anew"
+        )
 
     def begin(self, *, execution: str, began_anew: Sequence[int] = ()) -> bool:
         """The first report; True asks to stop.
@@ -124,6 +140,11 @@ class Session:
                     f"; the episodes of {len(began_anew)} of {self.envs.num_envs} environments "
                     "can't be replayed, and new ones began"
                 )
+            if self._old_total not in (None, self.config.total_timesteps):
+                resumed += (
+                    f"; the run is {self.config.total_timesteps:,} steps long now and not "
+                    f"{self._old_total:,}, and so is all that is annealed over it"
+                )
         self._progress = Progress(
             self.run.path,
             self.config.total_timesteps,
@@ -152,35 +173,39 @@ class Session:
         if self._latest is None and self.resumed_from is not None:
             before = self.resumed_from.state["timesteps"]
         progress.add(episodes)
+        line = {
+            "iteration": checkpoint.state["iteration"],
+            "timesteps": timesteps,
+            "elapsed_s": round(progress.elapsed_s, 6),
+            "episode_returns": [e.undiscounted_return for e in episodes],
+            "episode_lengths": [e.length for e in episodes],
+            **metrics,
+        }
         evaluation = None
-        if (
-            config.eval_interval
-            and timesteps // config.eval_interval > before // config.eval_interval
-        ):
-            with span("evaluation"):
-                evaluation = self._evaluate(checkpoint)
-        with span("report"):
-            line = {
-                "iteration": checkpoint.state["iteration"],
-                "timesteps": timesteps,
-                "elapsed_s": round(progress.elapsed_s, 6),
-                "episode_returns": [e.undiscounted_return for e in episodes],
-                "episode_lengths": [e.length for e in episodes],
-                **metrics,
-            }
-            if evaluation is not None:
-                line["evaluation"] = evaluation.to_json()
-            self.run.log(line)
-            if self._trackers is not None:
-                self._trackers.log(timesteps, line)
-        session = {"best_return": self._best_return, "progress": progress.to_json()}
-        self._latest = replace(checkpoint, state={**checkpoint.state, "session": session})
-        is_best = evaluation is not None and evaluation.is_best
+        every, total = config.eval_interval, config.total_timesteps
+        if every and (timesteps // every > before // every or timesteps >= total):
+            try:
+                with span("evaluation"):
+                    evaluation = self._evaluate(checkpoint)
+            except Exception:  # what was learned is not the evaluation's to lose
+                self._keep(checkpoint, line)
+                raise
+            line["evaluation"] = evaluation.to_json()
+        self._keep(checkpoint, line)
         interval = config.checkpoint_interval
-        if is_best or timesteps // interval > before // interval:
-            self._save(("last", "best") if is_best else ("last",))
+        if timesteps // interval > before // interval or (evaluation and evaluation.is_best):
+            self._save()
         with span("report"):
             return progress.report(timesteps, dict(metrics), evaluation)
+
+    def _keep(self, checkpoint: Checkpoint, line: dict[str, Any]) -> None:
+        """Log an iteration, which from here on is what is saved if the run ends."""
+        with span("report"), delayed_interrupt():
+            self.run.log(line)
+            session = {"best": self._best, "progress": self._progress.to_json()}
+            self._latest = replace(checkpoint, state={**checkpoint.state, "session": session})
+            if self._trackers is not None:
+                self._trackers.log(checkpoint.state["timesteps"], line)
 
     def result(self, policy: ActingPolicy, execution: Execution, *, is_stopped: bool) -> Result:
         """The training has ended."""
@@ -206,24 +231,27 @@ class Session:
     def _cut_back(self) -> None:
         """Make the checkpoint that is gone on from the last thing that happened."""
         checkpoint, checkpoints = self.resumed_from, self.run.checkpoints
-        if checkpoint is None:  # killed before it saved one
+        if checkpoint is None:  # it was killed before it saved one
             checkpoints.clear()
             self.run.resume(self.config, timesteps=0, iteration=0)
         else:
             state = checkpoint.state
-            checkpoints.rewind(state["timesteps"])
+            # In this order, so that nothing is lost by what fails or kills in between.
+            best = None if self._best is None else self._best["timesteps"]
+            checkpoints.rewind(checkpoint, best=best)
             self.run.resume(self.config, timesteps=state["timesteps"], iteration=state["iteration"])
+            checkpoints.remove_later(checkpoint)
 
     def _evaluate(self, checkpoint: Checkpoint) -> Evaluation:
         assert self._eval_envs is not None
-        policy = ActingPolicy(checkpoint.network, checkpoint.snapshot)
+        policy = ActingPolicy(self._network, checkpoint.snapshot)
         timesteps = checkpoint.state["timesteps"]
         episodes = evaluate(self._eval_envs, policy, num_episodes=self.config.eval_episodes)
         returns = [episode.undiscounted_return for episode in episodes]
         mean_return = float(np.mean(returns))
-        is_best = self._best_return is None or mean_return > self._best_return
+        is_best = self._best is None or mean_return > self._best["mean_return"]
         if is_best:
-            self._best_return = mean_return
+            self._best = {"timesteps": timesteps, "mean_return": mean_return}
         if self.config.eval_videos:
             record_video(
                 self._environment,
@@ -239,11 +267,19 @@ class Session:
             is_best=is_best,
         )
 
-    def _save(self, names: Sequence[str]) -> None:
-        assert self._latest is not None
+    def _save(self) -> None:
+        latest = self._latest
+        assert latest is not None
+        is_best = self._best is not None and self._best["timesteps"] == latest.state["timesteps"]
         with span("save"), delayed_interrupt():
-            self.run.checkpoints.save(self._latest, names=names, keep=self.config.keep_checkpoints)
-        self._saved_at = self._latest.state["timesteps"]
+            # The best one first: if the process is killed in between, what the last one says is
+            # the best is still there.
+            self.run.checkpoints.save(
+                latest,
+                names=("best", "last") if is_best else ("last",),
+                keep=self.config.keep_checkpoints,
+            )
+            self._saved_at = latest.state["timesteps"]
 
     def _open_parts(self, exits: contextlib.ExitStack) -> None:
         config, environment, checkpoint = self.config, self._environment, self.resumed_from
@@ -285,7 +321,7 @@ class Session:
         """Save the last whole iteration, wherever the loop was interrupted."""
         try:
             if self._latest is not None and self._saved_at != self._latest.state["timesteps"]:
-                self._save(("last",))
+                self._save()
         finally:
             if self._trackers is not None:
                 self._trackers.close(self._status)
@@ -318,7 +354,7 @@ def open_session(
     """
     environment = config.env_id if env is None else env
     name = environment_name(environment)
-    run, checkpoint = None, None
+    run, checkpoint, old_total = None, None, None
     is_new = resume_from is None
     exits = contextlib.ExitStack()
     try:
@@ -335,12 +371,14 @@ def open_session(
                 )
             else:
                 run, checkpoint = _reopen(config, Path(resume_from), algorithm=algorithm, env=name)
+                old_total = run.config["config"]["total_timesteps"]
         session = Session(
             config,
             run,
             environment=environment,
             is_resumed=not is_new,
             resumed_from=checkpoint,
+            old_total=old_total,
             on_report=on_report,
         )
         exits.enter_context(torch_threads(config.torch_threads))
@@ -354,16 +392,20 @@ def open_session(
             raise
         finally:
             session._close()
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(Exception):  # what went wrong first is what should be seen
             exits.close()
         if run is not None:
             run.close()
-            if is_new and not run.has_metrics:  # it ended before its first iteration did
+            is_empty = not run.has_metrics and not isinstance(error, NonFiniteError)
+            if is_new and is_empty:  # it ended before its first iteration did
                 run.remove()
         raise
     run.close()
-    exits.close()
+    try:
+        exits.close()
+    except Exception as error:  # the run is done, and its result should not be lost
+        warnings.warn(f"closing the environments raised {error!r}", stacklevel=3)
 
 
 def _next_episode(checkpoint: Checkpoint | None) -> int:
@@ -377,7 +419,7 @@ def _reopen(
 ) -> tuple[RunDirectory, Checkpoint | None]:
     """A run and its checkpoint to go on from; None where it was killed before it saved one."""
     folder, name = path, "last"
-    if path.parent.name == "checkpoints":
+    if path.parent.name == "checkpoints" and not (path / "config.json").is_file():
         folder, name = path.parent.parent, path.name
     run = RunDirectory.open(folder)
     stored = run.config
@@ -400,7 +442,7 @@ def _reopen(
     run.lock()
     try:
         checkpoint = None
-        if name != "last" or run.checkpoints.names():
+        if name != "last" or run.checkpoints.names():  # else it was killed before it saved one
             checkpoint = run.checkpoints.load(name)
             timesteps = checkpoint.state["timesteps"]
             if timesteps >= config.total_timesteps:

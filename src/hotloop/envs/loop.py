@@ -85,6 +85,8 @@ class EnvLoop:
         self._num_steps = 0
         self._finished: list[Episode] = []
 
+    can_replay = True
+
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
         if first_episode is not None:

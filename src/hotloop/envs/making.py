@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -157,13 +158,15 @@ def import_gymnasium() -> Any:
 def environment_name(env: str | EnvFactory) -> str:
     """What a run calls its environment: an id as it stands, a factory as `module:name`.
 
-    A factory that can be imported by that name can be made again by it.
+    A factory that can be imported by that name can be made again by it; the names of those that
+    can't (lambdas, functions in functions, partials) have a `<` in them.
     """
     if isinstance(env, str):
         return env
-    named = getattr(env, "func", env)  # what a functools.partial calls
-    if not (hasattr(named, "__qualname__") and hasattr(named, "__module__")):
-        named = type(named)
+    if isinstance(env, functools.partial):
+        module, _, name = environment_name(env.func).rpartition(":")
+        return f"{module}:<partial {name}>"
+    named = env if hasattr(env, "__qualname__") and hasattr(env, "__module__") else type(env)
     return f"{named.__module__}:{named.__qualname__}"
 
 
@@ -178,6 +181,11 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
             )
         return environment_name(env).rpartition(":")[2], env
     module_name, _, name = env.rpartition(":")
+    if "<" in name:
+        raise UnknownNameError(
+            f"'{env}' is the name of a factory that can't be imported, so it can't be called by "
+            "its name: from Python, pass the factory itself as `env`"
+        )
     if module_name == "envpool":
         raise ConfigError(f"{env}: EnvPool makes no single environments: use `make_vec`")
     module = _import_module(env, module_name) if module_name else None

@@ -30,6 +30,11 @@ class VectorEnv(Protocol):
         """Kind, shape and bounds of one action."""
         ...
 
+    @property
+    def can_replay(self) -> bool:
+        """Whether `resume` can bring environments into the middle of an episode."""
+        ...
+
     def reset(self, first_episode: int | None = None) -> Array:
         """Start a new episode everywhere.
 

@@ -88,6 +88,8 @@ class VectorAdapter:
         self._resetting = np.zeros(self.num_envs, np.bool_)
         self._finished: list[Episode] = []
 
+    can_replay = False  # none of them can be stepped alone
+
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
         if first_episode is not None:
@@ -149,7 +151,7 @@ class VectorAdapter:
         return list(zip(self._episode, self._lengths.tolist(), strict=True))
 
     def resume(self, episodes: Sequence[RunningEpisode]) -> tuple[Array, list[int]]:
-        """See `VectorEnv.resume`: all begin a new episode, for none can be stepped alone."""
+        """See `VectorEnv.resume`: all begin a new episode."""
         self._episode = [episode.episode for episode in episodes]
         return self.reset(), list(range(self.num_envs))
 

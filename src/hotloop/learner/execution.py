@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,16 +54,17 @@ def choose(mode: Compile, *, num_calls: int, flop_per_call: float) -> Choice:
     Raises:
         ConfigError: `on`, but there is no C++ compiler.
     """
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), None)
+    # As torch looks for it.
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if mode == "off":
         return Choice(False, "eager, as asked")
-    if compiler is None or shutil.which(compiler) is None:
+    if shutil.which(compiler) is None:
         if mode == "on":
             raise ConfigError(
-                "`compile` 'on' needs a C++ compiler, and there is none: install g++, name one in "
-                "CXX, or choose 'auto' or 'off'"
+                f"`compile` 'on' needs a C++ compiler, and there is no {compiler}: install it, "
+                "name another one in CXX, or choose 'auto' or 'off'"
             )
-        return Choice(False, "eager: there is no C++ compiler")
+        return Choice(False, f"eager: there is no C++ compiler ({compiler})")
     if mode == "on":
         return Choice(True, "compiled, as asked")
     saved_s = SHARE_SAVED * num_calls * (EAGER_CALL_S + flop_per_call / FLOP_PER_S)
@@ -150,7 +152,7 @@ class Execution:
             with span("compile"):
                 graph = _compiled(self._update, copy.deepcopy((state, *args)))
         except Exception as error:  # a network of the user's own may hold anything
-            what = f"the update can't be compiled ({str(error).strip().splitlines()[0]})"
+            what = f"the update can't be compiled ({_first_line(error)})"
             if not self.choice.may_be_eager:
                 raise ConfigError(
                     f"`compile` is 'on', but {what}: choose 'auto' or 'off'"
@@ -207,10 +209,18 @@ class _DirectGraph:
 
             return first_call
 
-        metrics = torch.compile(update, backend=backend, fullgraph=True, dynamic=False)(*args)
+        def whole(*args: Any) -> Tensor:
+            return update(*args)
+
+        # What is compiled is counted by code objects, and no more than eight of one are allowed:
+        # each update gets one of its own.
+        whole.__code__ = whole.__code__.replace(co_name="update")
+        metrics = torch.compile(whole, backend=backend, fullgraph=True, dynamic=False)(*args)
         if len(self._outputs) != 1 or self._outputs[0] is not metrics:
             raise RuntimeError("the update replaces tensors of its state")
         places = {id(x): place for place, x in enumerate(_tensors(args))}
+        if len(places) != len(_tensors(args)):
+            raise RuntimeError("a tensor that is passed twice would be taken for one later")
         # Tensors that are no arguments are constants of the update's own.
         self._constants = [x for x in self._inputs if id(x) not in places]
         ends = {id(x): len(places) + k for k, x in enumerate(self._constants)}
@@ -235,3 +245,11 @@ def _tensors(value: Any) -> list[Tensor]:
     else:
         parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
     return [x for part in parts for x in _tensors(part)]
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith("raised:"):
+        return lines[1]
+    return lines[0] if lines else type(error).__name__

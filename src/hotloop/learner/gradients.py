@@ -30,9 +30,10 @@ def value_and_grad(
     if torch.compiler.is_compiling():
         grad, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(params, *args)
         return value, aux, grad
-    leaf = params.detach().requires_grad_()
-    value, aux = loss(leaf, *args)
-    (grad,) = torch.autograd.grad(value, leaf)
+    with torch.enable_grad():
+        leaf = params.detach().requires_grad_()
+        value, aux = loss(leaf, *args)
+        (grad,) = torch.autograd.grad(value, leaf)
     return value.detach(), aux, grad
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -116,8 +116,13 @@ class Normalizer:
             reward = reward.clip(-self._clip_reward, self._clip_reward)
         return reward
 
+    def begin_anew(self, envs: Sequence[int]) -> None:
+        """Forget the running episodes of these environments."""
+        self._return = self._return.copy()
+        self._return[list(envs)] = 0.0
+
     def to_arrays(self) -> dict[str, Array]:
-        """For a checkpoint."""
+        """For a checkpoint; later updates leave these arrays alone."""
         return {
             **{f"normalizer.obs.{name}": x for name, x in self._obs.to_arrays().items()},
             **{f"normalizer.returns.{name}": x for name, x in self._returns.to_arrays().items()},

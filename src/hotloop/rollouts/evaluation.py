@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hotloop.envs import VectorEnv
 from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy
@@ -25,32 +27,49 @@ def evaluate(
         envs: stepped side by side until each has played its share.
         policy: acts.
         num_episodes: how many.
-        max_episode_steps: give up when so many steps end no episode.
+        max_episode_steps: give up on an episode that is longer.
 
     Returns:
         The episodes, by environment and episode.
 
     Raises:
-        EnvironmentFailure: episodes do not end.
+        EnvironmentFailure: an episode does not end, or its return is not finite.
     """
     share, rest = divmod(num_episodes, envs.num_envs)
-    wanted = {env: share + (env < rest) for env in range(envs.num_envs)}
-    missing = num_episodes
+    missing = [share + (env < rest) for env in range(envs.num_envs)]
+    wanted = dict(enumerate(missing))
     kept: list[Episode] = []
     envs.pop_episodes()
     obs = envs.reset(first_episode=0)
-    steps_since_end = 0
-    while missing:
+    num_steps = 0
+    while len(kept) < num_episodes:
         obs = envs.step(policy.greedy(obs)).obs
-        ended = envs.pop_episodes()
-        steps_since_end = 0 if ended else steps_since_end + 1
-        if steps_since_end > max_episode_steps:
-            raise EnvironmentFailure(
-                f"an episode must end, but none did within {max_episode_steps:,} steps: give the "
-                "environment a time limit (`max_episode_steps` where it is registered)"
-            )
-        for episode in ended:
+        num_steps += 1
+        if num_steps % 100 == 0:
+            _check_ending(envs, missing, max_episode_steps)
+        for episode in envs.pop_episodes():
             if episode.episode < wanted[episode.env]:
                 kept.append(episode)
-                missing -= 1
+                missing[episode.env] -= 1
+    for episode in kept:
+        if not math.isfinite(episode.undiscounted_return):
+            raise EnvironmentFailure(
+                f"rewards must be finite, but in the evaluation episode {episode.episode} of "
+                f"environment {episode.env} returned {episode.undiscounted_return}: look for a "
+                "division by zero or a missing reset in the environment"
+            )
     return sorted(kept)
+
+
+def _check_ending(envs: VectorEnv, missing: list[int], max_episode_steps: int) -> None:
+    """Give up on episodes that are waited for and do not end.
+
+    Raises:
+        EnvironmentFailure: there is one.
+    """
+    for (_, length), is_waited_for in zip(envs.running(), missing, strict=True):
+        if is_waited_for and length > max_episode_steps:
+            raise EnvironmentFailure(
+                f"an episode must end, but one did not within {max_episode_steps:,} steps: give "
+                "the environment a time limit (`max_episode_steps` where it is registered)"
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,36 +22,44 @@ class RolloutState:
     Attributes:
         vector_steps: steps of each environment so far.
         num_transitions: transitions so far, over all environments.
-        episodes: each environment's running episode; none before the first fragment.
+        running: number and length of each environment's running episode; none before the first
+            fragment.
+        obs: (N, *obs_shape), what to act on next.
+        history: the actions of the last steps, in chunks of (L, N, *action_shape), which reach back
+            to the start of every running episode; none where episodes can't be replayed.
     """
 
     vector_steps: int = 0
     num_transitions: int = 0
-    episodes: Sequence[RunningEpisode] = ()
+    running: Sequence[tuple[int, int]] = ()
+    obs: Array = field(default_factory=lambda: np.empty(0), repr=False)
+    history: Sequence[Array] = field(default=(), repr=False)
+
+    def episodes(self) -> list[RunningEpisode]:
+        """Each environment's running episode."""
+        actions = np.concatenate(self.history) if self.history else None
+        return [
+            RunningEpisode(
+                episode,
+                np.empty(0) if actions is None else actions[len(actions) - length :, i],
+                obs_hash(self.obs[i]),
+            )
+            for i, (episode, length) in enumerate(self.running)
+        ]
 
     def to_arrays(self) -> dict[str, Array]:
         """The actions, for a checkpoint."""
-        return {f"actions.{i}": episode.actions for i, episode in enumerate(self.episodes)}
+        return {f"actions.{i}": episode.actions for i, episode in enumerate(self.episodes())}
 
     def to_json(self) -> dict[str, Any]:
         """All else, for a checkpoint."""
         return {
             "vector_steps": self.vector_steps,
             "num_transitions": self.num_transitions,
-            "episodes": [[episode.episode, episode.obs_hash] for episode in self.episodes],
-        }
-
-    @classmethod
-    def from_checkpoint(cls, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> RolloutState:
-        """The inverse of `to_arrays` and `to_json`."""
-        return cls(
-            vector_steps=state["vector_steps"],
-            num_transitions=state["num_transitions"],
-            episodes=[
-                RunningEpisode(episode, arrays[f"actions.{i}"], obs_hash)
-                for i, (episode, obs_hash) in enumerate(state["episodes"])
+            "episodes": [
+                [episode, obs_hash(self.obs[i])] for i, (episode, _) in enumerate(self.running)
             ],
-        )
+        }
 
 
 class InlineRollout:
@@ -86,28 +94,27 @@ class InlineRollout:
             for t, arrays in enumerate(self.fragment.step_arrays())
         ]
         self._is_reset = False
-        # Actions of the running episodes, one array a fragment, (T, N, *action_shape).
+        # Actions of the running episodes, (L, N, *action_shape) each, mostly one a fragment.
         self._history: list[Array] = []
 
     def state(self) -> RolloutState:
-        """Where this rollout stands; between two fragments."""
+        """Where this rollout stands, between two fragments; later ones leave it alone."""
         if not self._is_reset:
             return RolloutState()
-        episodes = []
-        for i, (episode, length) in enumerate(self.envs.running()):
-            num_fragments = -(-length // self.fragment.num_steps)
-            chunks = [chunk[:, i] for chunk in self._history[len(self._history) - num_fragments :]]
-            actions = np.concatenate(chunks or [self.fragment.action[:0, i]])
-            actions = actions[len(actions) - length :]
-            episodes.append(RunningEpisode(episode, actions, obs_hash(self.fragment.last_obs[i])))
         return RolloutState(
             vector_steps=self.vector_steps,
             num_transitions=self.num_transitions,
-            episodes=episodes,
+            running=self.envs.running(),
+            obs=self.fragment.last_obs.copy(),
+            history=tuple(self._history),
         )
 
-    def restore(self, state: RolloutState) -> list[int]:
+    def restore(self, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> list[int]:
         """Go on where another rollout stood, with fresh environments.
+
+        Args:
+            arrays: from `RolloutState.to_arrays`, perhaps among others.
+            state: from `RolloutState.to_json`.
 
         Returns:
             The environments that could not be brought there, and began their next episode instead.
@@ -115,23 +122,25 @@ class InlineRollout:
         Raises:
             EnvironmentFailure: an environment's `reset` failed.
         """
-        self.vector_steps = state.vector_steps
-        self.num_transitions = state.num_transitions
-        if not state.episodes:
+        self.vector_steps = state["vector_steps"]
+        self.num_transitions = state["num_transitions"]
+        if not state["episodes"]:
             return []
+        episodes = [
+            RunningEpisode(episode, arrays[f"actions.{i}"], obs_hash)
+            for i, (episode, obs_hash) in enumerate(state["episodes"])
+        ]
         with span("env_reset"):
-            self.fragment.last_obs[...], began_anew = self.envs.resume(state.episodes)
+            self.fragment.last_obs[...], began_anew = self.envs.resume(episodes)
         self._is_reset = True
-        # As if the running episodes' actions had come in whole fragments.
-        num_steps = self.fragment.num_steps
-        lengths = [length for _, length in self.envs.running()]
-        num_fragments = -(-max(lengths) // num_steps)
-        shape = self.fragment.action.shape[1:]
-        past = np.zeros((num_fragments * num_steps, *shape), self.fragment.action.dtype)
-        for i, (episode, length) in enumerate(zip(state.episodes, lengths, strict=True)):
-            if length:
-                past[-length:, i] = episode.actions
-        self._history = list(past.reshape(num_fragments, num_steps, *shape))
+        if self.envs.can_replay:
+            lengths = [length for _, length in self.envs.running()]
+            shape, dtype = self.fragment.action.shape[1:], self.fragment.action.dtype
+            past = np.zeros((max(lengths), *shape), dtype)
+            for i, (episode, length) in enumerate(zip(episodes, lengths, strict=True)):
+                if length:
+                    past[-length:, i] = episode.actions
+            self._history = [past]
         return began_anew
 
     def publish(self, snapshot: PolicySnapshot) -> None:
@@ -179,12 +188,19 @@ class InlineRollout:
             fragment.log_prob[...] = policy.log_prob(self._head, noise, fragment.action)
             self._evaluate(fragment)
         fragment.policy_version = policy.version
-        self._history.append(fragment.action.copy())
-        longest = max(length for _, length in envs.running())
-        del self._history[: len(self._history) - -(-longest // num_steps)]
+        if envs.can_replay:
+            self._history.append(fragment.action.copy())
+            self._forget()
         self.vector_steps += num_steps
         self.num_transitions += int(fragment.valid.sum())
         return fragment
+
+    def _forget(self) -> None:
+        """Drop actions from before the start of the oldest running episode."""
+        longest = max(length for _, length in self.envs.running())
+        num_kept = sum(map(len, self._history))
+        while num_kept - len(self._history[0]) >= longest and len(self._history) > 1:
+            num_kept -= len(self._history.pop(0))
 
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call."""

@@ -18,14 +18,19 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hotloop.errors import CheckpointError, MissingExtraError, RunDirectoryError
+from hotloop.errors import (
+    CheckpointError,
+    HotloopError,
+    MissingExtraError,
+    RunDirectoryError,
+)
 from hotloop.policies import Network, ObsScale, PolicySnapshot, network_from_json
 from hotloop.types import Array
 
@@ -39,15 +44,16 @@ class Checkpoint:
     """A run between two iterations.
 
     Attributes:
-        network: which networks.
+        network: which networks, as their `to_json` gives it.
         snapshot: the policy.
-        arrays: what the learner, its normaliser and its rollout need to go on, by name.
+        arrays: gives, by name, what the learner, its normaliser and its rollout need to go on; only
+            called if the checkpoint is saved, perhaps much later.
         state: counters and random states, as JSON holds them; `timesteps` is always there.
     """
 
-    network: Network
+    network: dict[str, Any]
     snapshot: PolicySnapshot
-    arrays: Mapping[str, Array] = field(repr=False)
+    arrays: Callable[[], Mapping[str, Array]] = field(repr=False)
     state: dict[str, Any]
 
 
@@ -68,7 +74,7 @@ class Checkpoints:
 
         Args:
             checkpoint: what to write.
-            names: links that lead to it from now on.
+            names: links that lead to it from now on, replaced in this order.
             keep: how many of the newest to keep besides those that a link leads to.
 
         Returns:
@@ -83,26 +89,11 @@ class Checkpoints:
         aside = self.path / f".{target.name}.tmp"
         try:
             self._remove_leftovers()
-            aside.mkdir(parents=True)
-            policy = dict(checkpoint.snapshot.params)
-            scale = checkpoint.snapshot.obs_scale
-            if scale is not None:
-                policy |= {f"obs_scale.{name}": np.asarray(getattr(scale, name)) for name in _SCALE}
-            for name, arrays in (("policy", policy), ("learner", checkpoint.arrays)):
-                # safetensors takes an array's memory as it lies, whatever its strides say.
-                whole = {key: np.asarray(x, order="C") for key, x in arrays.items()}
-                safetensors.numpy.save_file(whole, aside / f"{name}.safetensors")
-            content = {
-                "checkpoint_version": CHECKPOINT_VERSION,
-                "network": checkpoint.network.to_json(),
-                "policy_version": checkpoint.snapshot.version,
-                **checkpoint.state,
-            }
-            (aside / "state.json").write_text(json.dumps(content, indent=2) + "\n")
-            shutil.rmtree(
-                target, ignore_errors=True
-            )  # of a run that was killed before it linked it
-            aside.rename(target)
+            if target.name not in self._linked():  # else it is the same one
+                aside.mkdir(parents=True)
+                self._write(checkpoint, aside)
+                shutil.rmtree(target, ignore_errors=True)  # killed before it was linked
+                aside.rename(target)
             for name in names:
                 self._link(name, target.name)
             self._prune(keep)
@@ -127,21 +118,85 @@ class Checkpoints:
     def load(self, name: str = "last") -> Checkpoint:
         """Read a checkpoint back.
 
+        Args:
+            name: a link or a checkpoint's directory; without a link `last`, the newest is it.
+
         Raises:
-            CheckpointError: there is none of that name, it is cut short, newer than this code, or
-                its network can't be made again.
+            CheckpointError: there is none of that name, it is cut short, or newer than this code.
             MissingExtraError: safetensors is not installed.
         """
         return self._load(name, with_learner=True)
 
     def load_policy(self, name: str = "last") -> tuple[Network, PolicySnapshot, dict[str, Any]]:
-        """The network, its parameters and the state of a checkpoint; raises what `load` does."""
+        """The network, its parameters and the state of a checkpoint; raises what `load` does.
+
+        Raises:
+            CheckpointError: also where a network of the user's own can't be made again.
+        """
         checkpoint = self._load(name, with_learner=False)
-        return checkpoint.network, checkpoint.snapshot, checkpoint.state
+        try:
+            network = network_from_json(checkpoint.network)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, HotloopError):
+                raise
+            raise self._damaged(name, error) from error
+        return network, checkpoint.snapshot, checkpoint.state
+
+    def rewind(self, checkpoint: Checkpoint, *, best: int | None) -> None:
+        """Make a checkpoint the last one again, and of the earlier ones, `best` the best.
+
+        Args:
+            checkpoint: that is there.
+            best: the step of the best one until then; None for none.
+        """
+        self._link("last", _folder(checkpoint.state["timesteps"]))
+        if best is not None:
+            self._link("best", _folder(best))
+        else:
+            (self.path / "best").unlink(missing_ok=True)
+
+    def remove_later(self, checkpoint: Checkpoint) -> None:
+        """Remove those of later steps."""
+        for path in self.path.glob("step-*"):
+            if path.name > _folder(checkpoint.state["timesteps"]):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def has(self, timesteps: int) -> bool:
+        """Whether there is a checkpoint of this step."""
+        return (self.path / _folder(timesteps) / "state.json").is_file()
+
+    def clear(self) -> None:
+        """Remove all of them."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _write(self, checkpoint: Checkpoint, folder: Path) -> None:
+        save_file = _safetensors().numpy.save_file
+        policy = dict(checkpoint.snapshot.params)
+        scale = checkpoint.snapshot.obs_scale
+        if scale is not None:
+            policy |= {f"obs_scale.{name}": np.asarray(getattr(scale, name)) for name in _SCALE}
+        for name, arrays in (("policy", policy), ("learner", checkpoint.arrays())):
+            # safetensors takes an array's memory as it lies, whatever its strides say.
+            whole = {key: np.asarray(x, order="C") for key, x in arrays.items()}
+            save_file(whole, folder / f"{name}.safetensors")
+        content = {
+            "checkpoint_version": CHECKPOINT_VERSION,
+            "network": checkpoint.network,
+            "policy_version": checkpoint.snapshot.version,
+            **checkpoint.state,
+        }
+        (folder / "state.json").write_text(json.dumps(content, indent=2) + "\n")
+
+    def _find(self, name: str) -> Path:
+        """The directory that a name leads to: a link may lead elsewhere a moment later."""
+        target = (self.path / name).resolve()
+        if name == "last" and not target.exists():  # killed before the first one was linked
+            target = max(self.path.glob("step-*"), default=target)
+        return target
 
     def _load(self, name: str, *, with_learner: bool) -> Checkpoint:
-        safetensors = _safetensors()
-        target = self.path / name
+        load_file = _safetensors().numpy.load_file
+        target = self._find(name)
         if not (target / "state.json").is_file():
             present = ", ".join(self.names())
             raise CheckpointError(
@@ -157,53 +212,45 @@ class Checkpoints:
                     f"{target} has checkpoint version {version}, this hotloop reads "
                     f"{CHECKPOINT_VERSION}: {advice}"
                 )
-            network = network_from_json(state.pop("network"))
-            params = safetensors.numpy.load_file(target / "policy.safetensors")
-            scale = [params.pop(f"obs_scale.{name}", None) for name in _SCALE]
-            mean, std, clip = scale
+            network = state.pop("network")
+            params = load_file(target / "policy.safetensors")
+            mean, std, clip = (params.pop(f"obs_scale.{name}", None) for name in _SCALE)
+            scale = None if mean is None or std is None else ObsScale(mean, std, float(clip))
             snapshot = PolicySnapshot(
-                version=state.pop("policy_version"),
-                params=params,
-                obs_scale=None if mean is None else ObsScale(mean, std, float(clip)),
+                version=state.pop("policy_version"), params=params, obs_scale=scale
             )
-            arrays = {}
-            if with_learner:
-                arrays = safetensors.numpy.load_file(target / "learner.safetensors")
+            arrays = load_file(target / "learner.safetensors") if with_learner else {}
             state["timesteps"] = int(state["timesteps"])
         except CheckpointError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-            others = ", ".join(other for other in self.names() if other != name)
-            raise CheckpointError(
-                f"the checkpoint {target} is cut short or damaged ({error}): "
-                + (f"take another one ({others})" if others else "train anew")
-            ) from error
-        return Checkpoint(network=network, snapshot=snapshot, arrays=arrays, state=state)
+        except (OSError, ValueError, KeyError, TypeError, _safetensors().SafetensorError) as error:
+            if self._find(name) != target:  # a training has just replaced it
+                return self._load(name, with_learner=with_learner)
+            raise self._damaged(name, error) from error
+        return Checkpoint(network=network, snapshot=snapshot, arrays=lambda: arrays, state=state)
 
-    def rewind(self, timesteps: int) -> None:
-        """Make the checkpoint of this step the last one: those of later steps are removed."""
-        target = _folder(timesteps)
-        self._link("last", target)
-        for path in self.path.glob("step-*"):
-            if path.name > target:
-                shutil.rmtree(path, ignore_errors=True)
-        best = self.path / "best"
-        if best.is_symlink() and not best.exists():
-            best.unlink()
-
-    def clear(self) -> None:
-        """Remove all of them."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def _damaged(self, name: str, error: Exception) -> CheckpointError:
+        others = ", ".join(other for other in self.names() if other != name)
+        return CheckpointError(
+            f"the checkpoint {self.path / name} is cut short or damaged ({error}): "
+            + (f"take another one ({others})" if others else "train anew")
+        )
 
     def _link(self, name: str, target: str) -> None:
         """Point a link at a checkpoint, in one step."""
         aside = self.path / f".{name}.tmp"
+        aside.unlink(missing_ok=True)
         aside.symlink_to(target)
         os.replace(aside, self.path / name)
 
+    def _linked(self) -> set[str]:
+        if not self.path.is_dir():
+            return set()
+        return {os.readlink(path) for path in self.path.iterdir() if path.is_symlink()}
+
     def _prune(self, keep: int) -> None:
         """Remove the checkpoints that no link leads to, but for the `keep` newest."""
-        linked = {os.readlink(path) for path in self.path.iterdir() if path.is_symlink()}
+        linked = self._linked()
         unlinked = sorted(p for p in self.path.glob("step-*") if p.name not in linked)
         for path in unlinked[: max(0, len(unlinked) - keep)]:
             shutil.rmtree(path, ignore_errors=True)

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from hotloop.policies import Network, PolicySnapshot
 
 
+# Directories that this process has locked: the lock itself keeps out other processes only.
+_LOCKED: set[Path] = set()
+
+
 class RunDirectory:
     """One run's directory. Make one with `create`, read one with `open`."""
 
@@ -80,19 +84,23 @@ class RunDirectory:
             count += 1  # another run of the same second
             made = directory.with_name(f"{directory.name}-{count}")
         run = cls(made)
-        run.lock()
-        run.write_json(
-            "config.json",
-            {
-                "algorithm": algorithm,
-                "env_id": env_id,
-                "network": network,
-                "config": dataclasses.asdict(config),
-                "versions": _versions(),
-                "command": sys.argv,
-                "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            },
-        )
+        try:
+            run.lock()
+            run.write_json(
+                "config.json",
+                {
+                    "algorithm": algorithm,
+                    "env_id": env_id,
+                    "network": network,
+                    "config": dataclasses.asdict(config),
+                    "versions": _versions(),
+                    "command": sys.argv,
+                    "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                },
+            )
+        except BaseException:
+            run.remove()
+            raise
         return run
 
     @classmethod
@@ -120,6 +128,11 @@ class RunDirectory:
         Raises:
             RunDirectoryError: another process has it locked, or it can't be written.
         """
+        in_use = RunDirectoryError(
+            f"{self.path} is being trained already: wait for that to end, or stop it first"
+        )
+        if self.path.resolve() in _LOCKED:
+            raise in_use
         try:
             file = open(self.path / ".lock", "w")  # noqa: SIM115
         except OSError as error:
@@ -129,10 +142,9 @@ class RunDirectory:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise RunDirectoryError(
-                f"{self.path} is being trained by another process: wait for it, or stop it first"
-            ) from error
+            raise in_use from error
         self._lock = file
+        _LOCKED.add(self.path.resolve())
 
     def resume(self, config: Any, *, timesteps: int, iteration: int) -> None:
         """Go on from a checkpoint: write down the new configuration, cut the metrics back to it.
@@ -178,6 +190,7 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+            _LOCKED.discard(self.path.resolve())
 
     def remove(self) -> None:
         """Delete the directory of a run that did not begin."""

@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def delayed_interrupt() -> Iterator[None]:
-    """Let the body finish before SIGINT and SIGTERM are acted on.
+    """Let the body finish before SIGINT, SIGTERM and SIGHUP are acted on.
 
     For the moments in which something is half-written. Outside the main thread, where signals don't
     arrive, it does nothing.
@@ -22,7 +22,7 @@ def delayed_interrupt() -> Iterator[None]:
     arrived: list[tuple[int, Any]] = []
     before = {
         number: signal.signal(number, lambda *args: arrived.append(args))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
         yield
