@@ -283,8 +283,8 @@ class Session:
 
     def _open_parts(self, exits: contextlib.ExitStack) -> None:
         config, environment, checkpoint = self.config, self._environment, self.resumed_from
-        timing.start(self.run.path / "timing", component="learner")
         exits.callback(timing.stop)
+        timing.start(self.run.path / "timing", component="learner")
         with span("make_envs"):
             self.envs = make_vec(
                 environment,
