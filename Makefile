@@ -43,7 +43,10 @@ bench: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt stable-baselines3
 	$(BIN)/python -m bench timing
 	$(BIN)/python -m bench train --env-id CartPole-v1
-	$(BIN)/python -m bench train --env-id HalfCheetah-v5 --timesteps 20480 --repeats 3
+	$(BIN)/python -m bench train --env-id CartPole-v1 --repeats 3 --compile auto --cold
+	$(BIN)/python -m bench train --env-id CartPole-v1 --repeats 2 --compile on --cold
+	$(BIN)/python -m bench train --env-id HalfCheetah-v5 --timesteps 40960 --repeats 3
+	$(BIN)/python -m bench curves --env-id HalfCheetah-v5 --seeds 20
 	$(BIN)/python -m bench learning
 
 wheel: $(VENV)/installed

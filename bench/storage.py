@@ -36,7 +36,10 @@ def save(name: str, result: dict[str, Any]) -> Path:
     """Write `bench/results/<name>.json`, with the machine's description."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n")
+    # A line for each entry: episodes one by one would make most of a file of their line ends.
+    entries = {"machine": machine(), **result}
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     return path
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import statistics
 from pathlib import Path
 
 from bench import storage
@@ -56,8 +57,8 @@ def curves_table() -> str:
         cells = [f"{result['benchmark']}, {result['timesteps']:,} steps"]
         for name in ("hotloop", "sb3"):
             late = result["return_last_tenth"][name]
-            seeds = ", ".join(f"{x:.0f}" for x in late)
-            cells.append(f"{sum(late) / len(late):.0f} ({seeds})")
+            spread = statistics.stdev(late)
+            cells.append(f"{statistics.fmean(late):.0f} ± {spread:.0f} ({len(late)} seeds)")
         cells += [f"{result['relative_difference']:+.0%}", f"{result['lower_95_bound']:+.0%}"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
