@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from threadpoolctl import threadpool_info
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError, UnknownNameError
@@ -245,17 +246,24 @@ def test_trains_where_resets_cost_a_step(tmp_path):
     assert all(len(line["episode_returns"]) == 64 for line in lines)
 
 
-def test_torch_uses_the_threads_it_was_given(tmp_path):
-    before, seen = torch.get_num_threads(), []
+@pytest.mark.parametrize("count", [1, 2])
+def test_torch_and_numpy_use_the_threads_they_were_given(tmp_path, count):
+    def threads():
+        blas = [x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"]
+        return (torch.get_num_threads(), *blas)
+
+    torch.set_num_threads(3 - count)
+    before, seen = threads(), []
     train(
         tmp_path,
         env_id="CartPole-v1",
         total_timesteps=100,
-        torch_threads=before + 1,
-        on_report=lambda _: seen.append(torch.get_num_threads()),
+        torch_threads=count,
+        on_report=lambda _: seen.append(threads()),
     )
-    assert set(seen) == {before + 1}
-    assert torch.get_num_threads() == before
+    assert len(before) > 1
+    assert set(seen) == {(count,) * len(before)}
+    assert threads() == before
 
 
 def test_policies_carry_the_version_that_acted(tmp_path, monkeypatch):
@@ -347,6 +355,8 @@ def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
         ({"activation": "gelu"}, "`activation` must be 'tanh' or 'relu', got 'gelu'"),
         ({"env_kwargs": {"f": print}}, "`env_kwargs` must be a dict that JSON can hold"),
         ({"num_minibatches": 1024}, "have no standard deviation"),
+        ({"run_dir": ""}, "`run_dir` must be the path of a new directory"),
+        ({"network": "nets:Net", "hidden_sizes": (8,)}, "has layers of its own: leave"),
         ({"clip_obs": 0.0}, "`clip_obs` must be positive and finite, got 0.0"),
         ({"eval_interval": 0}, "`eval_interval` must be a positive integer, got 0"),
         ({"keep_checkpoints": -1}, "`keep_checkpoints` must be an integer ≥ 0, got -1"),

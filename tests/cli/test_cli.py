@@ -187,12 +187,23 @@ def test_an_interrupted_run_keeps_metrics_and_tree(tmp_path, number, repeats, co
     assert (run_dir / "learning_curve.png").exists()
 
 
+def test_an_environment_that_swallows_the_interrupt_does_not_stop_it(tmp_path):
+    kwargs = ("--env-id", "tests.toy_envs:Swallows", "--total-timesteps", "100000000")
+    process, run_dir = start_training(tmp_path, *kwargs)
+    metrics = run_dir / "metrics.jsonl"
+    wait_for(process, lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert f"hotloop resume {run_dir} goes on" in err
+
+
 def test_a_run_interrupted_before_it_began_says_so(tmp_path):
     process, run_dir = start_training(tmp_path, "--env-id", "tests.toy_envs:SlowToMake")
     wait_for(process, run_dir.exists)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, err
     assert err == "hotloop: interrupted before the first iteration ended\n"
     assert not run_dir.exists()
 

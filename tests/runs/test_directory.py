@@ -86,6 +86,16 @@ def test_metrics_survive_a_cut_last_line(tmp_path):
     run.close()
 
 
+def test_a_damaged_line_of_metrics_is_named(tmp_path):
+    run = create(tmp_path)
+    run.log({"iteration": 1, "timesteps": 1, "episode_returns": []})
+    run.close()
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write("no json\n")
+    with pytest.raises(RunDirectoryError, match=r"is damaged in line 2 .*: remove that line"):
+        run.metrics()
+
+
 def test_running_mean_literal():
     got = running_mean(np.array([1.0, 2.0, 6.0, 1.0]), window=2)
     np.testing.assert_allclose(got, [1.0, 1.5, 4.0, 3.5])

@@ -128,6 +128,12 @@ class Config(RunConfig):
             not_negative=("entropy_coef", "value_coef"),
             fractions=("gamma", "gae_lambda"),
         )
+        layers = (tuple(self.hidden_sizes), self.activation, self.shared_trunk)
+        if self.network is not None and layers != ((64, 64), "tanh", False):
+            raise ConfigError(
+                f"`network` ({self.network}) has layers of its own: leave `hidden_sizes`, "
+                "`activation` and `shared_trunk` out, or leave `network` out"
+            )
         if self.batch_size % self.num_minibatches:
             divisors = (n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0)
             near = min(divisors, key=lambda n: abs(n - self.num_minibatches))

@@ -42,8 +42,9 @@ class LiveLine:
         """Draw `report`, unless the last drawing is too recent."""
         if self.report is None:
             self._first_timesteps = report.timesteps
-            if report.resumed:
-                self._print(report.resumed)
+            for line in (report.resumed, f"update: {report.execution}"):
+                if line:
+                    self._print(line)
         self.report = report
         self.evaluation = report.evaluation or self.evaluation
         now = time.monotonic()

@@ -24,7 +24,7 @@ def run(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hotloop plot",
         description="Draw learning curves, a panel for each environment. Runs that differ by their "
-        "seed alone are one curve: the mean over seeds and its 95 %% confidence interval. Returns "
+        "seed alone are one curve: the mean over seeds and its 95 % confidence interval. Returns "
         "are of training episodes, smoothed over a twentieth of the steps.",
     )
     parser.add_argument(

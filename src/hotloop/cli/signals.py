@@ -22,20 +22,38 @@ class Ended(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
+class Ending:
+    """Whether a signal has asked the run to end."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    def check(self) -> None:
+        """Raise `Ended` again, if what was raised in the signal's moment got lost.
+
+        Python drops exceptions in callbacks and destructors, and a bare `except` in an environment
+        catches them.
+        """
+        if self.number is not None:
+            raise Ended(self.number)
+
+
 @contextlib.contextmanager
-def end_once() -> Iterator[None]:
+def end_once() -> Iterator[Ending]:
     """Raise `Ended` at the first signal; let later ones pass, so that what follows can finish."""
+    ending = Ending()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield ending
         return
 
     def end(number: int, _frame: object) -> None:
         ignore()
+        ending.number = number
         raise Ended(number)
 
     before = {number: signal.signal(number, end) for number in ENDING}
     try:
-        yield
+        yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS
@@ -15,6 +15,9 @@ from hotloop.cli import need
 from hotloop.cli.live import LiveLine
 from hotloop.cli.signals import Ended, end_once, ignore
 from hotloop.errors import ConfigError, UnknownNameError, nearest
+
+if TYPE_CHECKING:
+    from hotloop.runs import Report
 
 HELP = """usage: hotloop train ALGORITHM [options]
 
@@ -104,9 +107,14 @@ def train(algorithm: Any, config: Any, **options: Any) -> int:
         The exit code.
     """
     live = LiveLine()
-    with end_once():
+    with end_once() as ending:
+
+        def on_report(report: Report) -> None:
+            live.show(report)
+            ending.check()
+
         try:
-            result = algorithm.train(config, on_report=live.show, **options)
+            result = algorithm.train(config, on_report=on_report, **options)
         except Ended as ended:
             live.close()
             if live.run_dir is None or not live.run_dir.exists():

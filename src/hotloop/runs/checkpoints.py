@@ -230,9 +230,11 @@ class Checkpoints:
         return Checkpoint(network=network, snapshot=snapshot, arrays=lambda: arrays, state=state)
 
     def _damaged(self, name: str, error: Exception) -> CheckpointError:
-        others = ", ".join(other for other in self.names() if other != name)
+        broken = self._find(name)
+        others = ", ".join(other for other in self.names() if self._find(other) != broken)
         return CheckpointError(
-            f"the checkpoint {self.path / name} is cut short or damaged ({error}): "
+            f"the checkpoint {self.path / name} is cut short or damaged "
+            f"({type(error).__name__}: {error}): "
             + (f"take another one ({others})" if others else "train anew")
         )
 

@@ -62,6 +62,8 @@ class RunConfig:
                 *("checkpoint_interval", "torch_threads"),
             ),
         )
+        if self.run_dir == "":
+            raise ConfigError("`run_dir` must be the path of a new directory, got ''")
         keep, track = self.keep_checkpoints, self.track
         if not _is_int(keep) or keep < 0:
             raise ConfigError(f"`keep_checkpoints` must be an integer ≥ 0, got {keep!r}")

@@ -275,12 +275,15 @@ class RunDirectory:
         lines = path.read_text().split("\n")
         if lines[-1]:  # no newline at the end: the process died in mid-write
             lines.pop()
-        try:
-            return [json.loads(line) for line in lines if line]
-        except ValueError as error:
-            raise RunDirectoryError(
-                f"{path} is damaged ({error}): remove the line that is not JSON"
-            ) from error
+        parsed: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                parsed += [json.loads(line)] if line else []
+            except ValueError as error:
+                raise RunDirectoryError(
+                    f"{path} is damaged in line {number} ({error}): remove that line"
+                ) from error
+        return parsed
 
     def load_policy(self, name: str = "last") -> tuple[Network, PolicySnapshot, dict[str, Any]]:
         """See `Checkpoints.load_policy`."""

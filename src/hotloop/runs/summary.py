@@ -120,8 +120,9 @@ def find_runs(directory: Path) -> list[Path]:
     """
     if not directory.is_dir():
         raise RunDirectoryError(
-            f"expected a directory of runs, got {directory}, which does not exist: name the "
-            "--runs-dir of a training"
+            f"expected a directory of runs, got {directory}, which "
+            f"{'is a file' if directory.exists() else 'does not exist'}: name the --runs-dir of a "
+            "training"
         )
     found: dict[Path, Path] = {}  # a link to a run is that run, by its shortest path
     for path in sorted(_find(directory, depth=0), key=lambda path: len(path.parts)):
