@@ -18,6 +18,7 @@ from typing import Any
 
 from bench import storage
 from bench.train import SETTINGS, last_tenth, run_in_process
+from hotloop.runs.comparison import student_t
 
 
 def lower_bound(ours: list[float], peer: list[float]) -> float:
@@ -28,21 +29,7 @@ def lower_bound(ours: list[float], peer: list[float]) -> float:
         square**2 / (len(runs) - 1) for square, runs in zip(squares, (ours, peer), strict=True)
     )
     difference = statistics.fmean(ours) - statistics.fmean(peer)
-    return (difference - student_95(freedom) * error) / abs(statistics.fmean(peer))
-
-
-def student_95(freedom: float) -> float:
-    """The 95 % quantile of Student's t, by its expansion around the normal one.
-
-    Abramowitz and Stegun 1964, 26.7.5; off by less than 0.002 from 5 degrees of freedom on.
-    """
-    z = 1.6448536269514722
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / freedom**k for k, term in enumerate(terms, 1))
+    return (difference - student_t(freedom, 0.95) * error) / abs(statistics.fmean(peer))
 
 
 def main() -> int:

@@ -368,19 +368,10 @@ class Learner:
         minibatch = {name: x[index].numpy() for name, x in batch._asdict().items()}
         return NonFiniteUpdate(names or ["the parameters"], update + 1, minibatch)
 
-    def to_arrays(self) -> dict[str, Array]:
-        """What a checkpoint holds besides the snapshot."""
-        adam = self.state.adam
-        fields = {"mean": adam.mean, "square": adam.square, "step": adam.step}
-        return {f"adam.{name}": x.numpy().copy() for name, x in fields.items()}
-
-    def load(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint."""
-        arrays = checkpoint.arrays()
+    def load(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> None:
+        """Go on from a checkpoint and its arrays."""
         self.state.params.copy_(self.layout.pack(checkpoint.snapshot.params))
-        for name in ("mean", "square", "step"):
-            stored = torch.from_numpy(arrays[f"adam.{name}"])
-            getattr(self.state.adam, name).copy_(stored)
+        self.state.adam.load(arrays)
         self.rng.bit_generator.state = checkpoint.state["rng"]
 
 
@@ -463,7 +454,7 @@ def _train(config: Config, session: Session, network: Network) -> Result:
     if session.resumed_from is not None:
         resumed, arrays = session.resumed_from, session.resumed_from.arrays()
         iteration = resumed.state["iteration"]
-        learner.load(resumed)
+        learner.load(resumed, arrays)
         normalizer.load(arrays)
         rollout.publish(resumed.snapshot)
         began_anew = rollout.restore(arrays, resumed.state["rollout"])
@@ -499,7 +490,9 @@ def _train(config: Config, session: Session, network: Network) -> Result:
             checkpoint = Checkpoint(
                 network=described,
                 snapshot=snapshot,
-                arrays=partial(_arrays, learner.to_arrays(), normalizer.to_arrays(), state),
+                arrays=partial(
+                    _arrays, learner.state.adam.to_arrays(), normalizer.to_arrays(), state
+                ),
                 state={
                     "timesteps": state.num_transitions,
                     "iteration": iteration,

@@ -58,7 +58,6 @@ class Session:
         environment: str | Callable[..., Any],
         is_resumed: bool,
         resumed_from: Checkpoint | None,
-        old_total: int | None,
         on_report: OnReport | None,
     ) -> None:
         self.config = config
@@ -67,14 +66,14 @@ class Session:
         self.envs: VectorEnv
         self._environment = environment
         self._is_resumed = is_resumed
-        self._old_total = old_total
         self._on_report = on_report
         self._network: Network
         self._eval_envs: VectorEnv | None = None
         self._trackers: Trackers | None = None
         self._status: Literal["finished", "stopped", "failed"] = "failed"
-        self._latest: Checkpoint | None = None
-        self._saved_at = -1 if resumed_from is None else resumed_from.state["timesteps"]
+        # Where the run stands: its last whole iteration; None before the first.
+        self._latest = resumed_from
+        self._saved_at = self._at("timesteps")
         # The best evaluation so far: its step and its mean return.
         self._best: dict[str, Any] | None = None
         if resumed_from is not None:
@@ -123,7 +122,8 @@ class Session:
             ConfigError, MissingExtraError: a tracker can't be opened.
         """
         checkpoint = self.resumed_from
-        resumed, timesteps = "", 0
+        resumed, timesteps = "", self._at("timesteps")
+        old_total = self.run.config["config"]["total_timesteps"]
         if self._is_resumed:
             with delayed_interrupt():
                 self._cut_back()
@@ -133,17 +133,16 @@ class Session:
                     self.config.track, self.run, resumed=self._is_resumed
                 )
         if checkpoint is not None:
-            timesteps = checkpoint.state["timesteps"]
             resumed = f"resumed at {timesteps:,} steps"
             if began_anew:
                 resumed += (
                     f"; the episodes of {len(began_anew)} of {self.envs.num_envs} environments "
                     "can't be replayed, and new ones began"
                 )
-            if self._old_total not in (None, self.config.total_timesteps):
+            if old_total != self.config.total_timesteps:
                 resumed += (
                     f"; the run is {self.config.total_timesteps:,} steps long now and not "
-                    f"{self._old_total:,}, and so is all that is annealed over it"
+                    f"{old_total:,}, and so is all that is annealed over it"
                 )
         self._progress = Progress(
             self.run.path,
@@ -169,9 +168,7 @@ class Session:
         """
         config, progress = self.config, self._progress
         timesteps = checkpoint.state["timesteps"]
-        before = 0 if self._latest is None else self._latest.state["timesteps"]
-        if self._latest is None and self.resumed_from is not None:
-            before = self.resumed_from.state["timesteps"]
+        before = self._at("timesteps")
         progress.add(episodes)
         line = {
             "iteration": checkpoint.state["iteration"],
@@ -210,15 +207,10 @@ class Session:
     def result(self, policy: ActingPolicy, execution: Execution, *, is_stopped: bool) -> Result:
         """The training has ended."""
         self._status = "stopped" if is_stopped else "finished"
-        timesteps = 0
-        for checkpoint in (self._latest, self.resumed_from):
-            if checkpoint is not None:
-                timesteps = checkpoint.state["timesteps"]
-                break
         return Result(
             policy=policy,
             run_dir=self.run.path,
-            timesteps=timesteps,
+            timesteps=self._at("timesteps"),
             elapsed_s=self._progress.elapsed_s,
             mean_return=self._progress.mean_return,
             status=self._status,
@@ -227,6 +219,10 @@ class Session:
         )
 
     # --- what happens around the loop -------------------------------------------------------------
+
+    def _at(self, counter: str) -> int:
+        """How far the run has come, in `timesteps` or by `iteration`."""
+        return 0 if self._latest is None else self._latest.state[counter]
 
     def _cut_back(self) -> None:
         """Make the checkpoint that is gone on from the last thing that happened."""
@@ -308,8 +304,7 @@ class Session:
 
     def _explain(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Keep what the update learned from, and say which it was."""
-        before = self._latest or self.resumed_from
-        iteration = 1 + (0 if before is None else before.state["iteration"])
+        iteration = self._at("iteration") + 1
         path = self.run.save_arrays("nonfinite_batch", error.batch)
         return NonFiniteError(
             f"losses and parameters must be finite, but update {error.update} of iteration "
@@ -354,7 +349,7 @@ def open_session(
     """
     environment = config.env_id if env is None else env
     name = environment_name(environment)
-    run, checkpoint, old_total = None, None, None
+    run, checkpoint = None, None
     is_new = resume_from is None
     exits = contextlib.ExitStack()
     try:
@@ -371,14 +366,12 @@ def open_session(
                 )
             else:
                 run, checkpoint = _reopen(config, Path(resume_from), algorithm=algorithm, env=name)
-                old_total = run.config["config"]["total_timesteps"]
         session = Session(
             config,
             run,
             environment=environment,
             is_resumed=not is_new,
             resumed_from=checkpoint,
-            old_total=old_total,
             on_report=on_report,
         )
         exits.enter_context(torch_threads(config.torch_threads))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hotloop.learner.gradients import once
+from hotloop.types import Array
+
+_FIELDS = ("mean", "square", "step")
 
 
 @dataclass(slots=True)
@@ -32,6 +36,15 @@ class AdamState:
             square=torch.zeros_like(params),
             step=torch.zeros((), dtype=torch.float32, device=params.device),
         )
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Copies, for a checkpoint."""
+        return {f"adam.{name}": getattr(self, name).cpu().numpy().copy() for name in _FIELDS}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """The inverse of `to_arrays`."""
+        for name in _FIELDS:
+            getattr(self, name).copy_(torch.from_numpy(arrays[f"adam.{name}"]))
 
 
 def adam_step(

@@ -35,21 +35,15 @@ class RolloutState:
     obs: Array = field(default_factory=lambda: np.empty(0), repr=False)
     history: Sequence[Array] = field(default=(), repr=False)
 
-    def episodes(self) -> list[RunningEpisode]:
-        """Each environment's running episode."""
-        actions = np.concatenate(self.history) if self.history else None
-        return [
-            RunningEpisode(
-                episode,
-                np.empty(0) if actions is None else actions[len(actions) - length :, i],
-                obs_hash(self.obs[i]),
-            )
-            for i, (episode, length) in enumerate(self.running)
-        ]
-
     def to_arrays(self) -> dict[str, Array]:
-        """The actions, for a checkpoint."""
-        return {f"actions.{i}": episode.actions for i, episode in enumerate(self.episodes())}
+        """Each running episode's actions, (L, *action_shape), for a checkpoint."""
+        if not self.history:
+            return {f"actions.{i}": np.empty(0) for i in range(len(self.running))}
+        actions = np.concatenate(self.history)
+        return {
+            f"actions.{i}": actions[len(actions) - length :, i]
+            for i, (_, length) in enumerate(self.running)
+        }
 
     def to_json(self) -> dict[str, Any]:
         """All else, for a checkpoint."""

@@ -84,7 +84,6 @@ class Checkpoints:
             RunDirectoryError: it can't be written.
             MissingExtraError: safetensors is not installed.
         """
-        safetensors = _safetensors()
         target = self.path / _folder(checkpoint.state["timesteps"])
         aside = self.path / f".{target.name}.tmp"
         try:
@@ -97,7 +96,7 @@ class Checkpoints:
             for name in names:
                 self._link(name, target.name)
             self._prune(keep)
-        except (OSError, safetensors.SafetensorError) as error:
+        except OSError as error:
             why = getattr(error, "strerror", None) or error
             raise RunDirectoryError(
                 f"{target} can't be written ({why}): free some space, or choose a --run-dir "
@@ -170,15 +169,12 @@ class Checkpoints:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _write(self, checkpoint: Checkpoint, folder: Path) -> None:
-        save_file = _safetensors().numpy.save_file
         policy = dict(checkpoint.snapshot.params)
         scale = checkpoint.snapshot.obs_scale
         if scale is not None:
             policy |= {f"obs_scale.{name}": np.asarray(getattr(scale, name)) for name in _SCALE}
         for name, arrays in (("policy", policy), ("learner", checkpoint.arrays())):
-            # safetensors takes an array's memory as it lies, whatever its strides say.
-            whole = {key: np.asarray(x, order="C") for key, x in arrays.items()}
-            save_file(whole, folder / f"{name}.safetensors")
+            write_arrays(arrays, folder / f"{name}.safetensors")
         content = {
             "checkpoint_version": CHECKPOINT_VERSION,
             "network": checkpoint.network,
@@ -264,6 +260,22 @@ class Checkpoints:
                     path.unlink()
             else:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def write_arrays(arrays: Mapping[str, Array], path: Path) -> None:
+    """Write arrays as one safetensors file.
+
+    Raises:
+        OSError: it can't be written.
+        MissingExtraError: safetensors is not installed.
+    """
+    safetensors = _safetensors()
+    # safetensors takes an array's memory as it lies, whatever its strides say.
+    whole = {name: np.asarray(x, order="C") for name, x in arrays.items()}
+    try:
+        safetensors.numpy.save_file(whole, path)
+    except safetensors.SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
 def _folder(timesteps: int) -> str:

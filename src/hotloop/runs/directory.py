@@ -8,7 +8,6 @@ import fcntl
 import importlib.metadata
 import json
 import math
-import os
 import platform
 import re
 import shutil
@@ -18,10 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-
-from hotloop.errors import RunDirectoryError, nearest
-from hotloop.runs.checkpoints import Checkpoints
+from hotloop.errors import OutputError, RunDirectoryError, nearest
+from hotloop.files import written_whole
+from hotloop.runs.checkpoints import Checkpoints, write_arrays
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -197,7 +195,7 @@ class RunDirectory:
         self.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _unwritable(self, name: str, error: Exception) -> RunDirectoryError:
+    def _unwritable(self, name: str, error: BaseException) -> RunDirectoryError:
         why = getattr(error, "strerror", None) or error
         return RunDirectoryError(
             f"{self.path / name} can't be written ({why}): free some space, or choose a --run-dir "
@@ -209,15 +207,11 @@ class RunDirectory:
         self._write_text(name, json.dumps(value, indent=2, default=str) + "\n")
 
     def _write_text(self, name: str, text: str) -> None:
-        target = self.path / name
-        aside = target.with_name(f".{target.name}.tmp")
         try:
-            aside.write_text(text)
-            os.replace(aside, target)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                aside.unlink()
-            raise self._unwritable(name, error) from error
+            with written_whole(self.path / name) as aside:
+                aside.write_text(text)
+        except OutputError as error:
+            raise self._unwritable(name, error.__cause__ or error) from error
 
     def save_arrays(self, name: str, arrays: Mapping[str, Array]) -> Path:
         """Write arrays as `<name>.safetensors`.
@@ -225,13 +219,10 @@ class RunDirectory:
         Raises:
             RunDirectoryError: the file can't be written.
         """
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-
         path = self.path / f"{name}.safetensors"
         try:
-            save_file({key: np.asarray(x, order="C") for key, x in arrays.items()}, path)
-        except (OSError, SafetensorError) as error:
+            write_arrays(arrays, path)
+        except OSError as error:
             raise self._unwritable(path.name, error) from error
         return path
 
