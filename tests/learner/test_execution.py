@@ -10,6 +10,7 @@ import torch
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Choice, Execution, ParameterLayout, choose
+from hotloop.learner.execution import _DirectGraph
 from hotloop.ops.activations import rational_tanh, tanh
 from hotloop.policies import ActorCritic
 from hotloop.runs import RunDirectory
@@ -191,6 +192,8 @@ def test_a_process_may_compile_as_often_as_it_likes():
         for _ in range(4):
             execution = Execution(partial(double), Choice(True, ""))
             assert execution(torch.ones(2), torch.ones(3)) == 3.0
+            (graph,) = execution._graphs.values()
+            assert isinstance(graph, _DirectGraph)  # not the slower way that is left
 
 
 @needs_compiler

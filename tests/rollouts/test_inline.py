@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -137,6 +139,16 @@ def test_evaluation_does_not_wait_for_who_has_played_its_share():
     (episode,) = evaluate(envs, policy, num_episodes=1, max_episode_steps=50)
     assert episode[:2] == (0, 0)
     assert episode.length == 3
+
+    class EndsOnce(toy_envs.ConstantReward):
+        def reset(self, **kwargs):
+            self.length = 3 if not hasattr(self, "count") else 10**9
+            return super().reset(**kwargs)
+
+    made = [EndsOnce, partial(toy_envs.ConstantReward, 200)]
+    envs = make_vec(lambda: made.pop()(), 2)
+    episodes = evaluate(envs, policy, num_episodes=3, max_episode_steps=250)
+    assert [episode.length for episode in episodes] == [200, 200, 3]
 
 
 def test_rows_that_are_no_transitions_are_left_out():
