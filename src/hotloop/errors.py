@@ -9,6 +9,7 @@
     ├── EnvironmentFailure an environment raised, or gave what its spaces rule out (RuntimeError)
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
     ├── OutputError        a file that was asked for can't be written (OSError)
+    ├── ReplayError        what a replay buffer can't take or give (ValueError)
     ├── CheckpointError    a checkpoint is cut short, too new, or of another kind (ValueError)
     └── NonFiniteError     NaN or infinity in a loss or a gradient (ArithmeticError)
         └── NonFiniteUpdate  with the update's number and its batch
@@ -60,6 +61,10 @@ class RunDirectoryError(HotloopError, OSError):
 
 class OutputError(HotloopError, OSError):
     """A plot, a video or an export can't be written where it was asked for."""
+
+
+class ReplayError(HotloopError, ValueError):
+    """A replay buffer can't take what it was given, or give what was asked for."""
 
 
 class CheckpointError(HotloopError, ValueError):

@@ -1,0 +1,163 @@
+"""What `sample` returns, and the memory behind it, used again once nobody looks at it any more."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hotloop.replay.calls import COPIES, IMPORTANCE, INDEX, NUM_COPIES, PROBABILITY, WEIGHT
+from hotloop.replay.layout import Layout
+from hotloop.replay.memory import aligned
+from hotloop.replay.rows import FROM_NEXT, FROM_POOL, FROM_POOL_NEXT, FROM_ROW
+from hotloop.types import Array
+
+_SOURCES = {"row": FROM_ROW, "next": FROM_NEXT, "apart": FROM_POOL, "apart_next": FROM_POOL_NEXT}
+
+
+class Batch:
+    """B transitions, an attribute a field: `batch.obs` is (B, *obs_shape).
+
+    A field that was declared as a dictionary is one here. Besides there are
+
+    Attributes:
+        index: int64, (B,), the entries' numbers, for `update_weights`.
+        weight: float64, (B,), what each weighs. Weighted samplers only, as the next.
+        probability: float64, (B,), of each in one draw.
+        importance: float32, (B,), importance-sampling weights, at most 1. `Prioritized` and
+            `RankBased` only.
+    """
+
+    def __init__(self, arrays: dict[str, Any]) -> None:
+        self.__dict__.update(arrays)
+
+    def __getattr__(self, name: str) -> Any:  # only what is not there comes here
+        raise AttributeError(f"this batch has no `{name}`: it has {', '.join(self.__dict__)}")
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise KeyError(f"no `{name}`: a batch has {', '.join(self.__dict__)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__)
+
+    def __len__(self) -> int:
+        """B."""
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self)} × {', '.join(self.__dict__)})"
+
+    def keys(self) -> list[str]:
+        """The names of what it has."""
+        return list(self.__dict__)
+
+    def torch(self) -> Batch:
+        """The same, as torch tensors that share its memory."""
+        import torch
+
+        return Batch(_mapped(torch.from_numpy, self.__dict__))
+
+
+def _mapped(function: Any, values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _mapped(function, value) if isinstance(value, dict) else function(value)
+        for name, value in values.items()
+    }
+
+
+class Block:
+    """Memory for batches of one size.
+
+    Args:
+        layout: of the buffer.
+        size: B.
+        weighted: whether there are weights and probabilities.
+        has_importance: whether there are importance weights.
+    """
+
+    def __init__(self, layout: Layout, size: int, weighted: bool, has_importance: bool) -> None:
+        wanted: list[tuple[tuple[str, ...], tuple[int, ...], Any, int]] = [
+            (("index",), (), np.dtype(np.int64), INDEX)
+        ]
+        if weighted:
+            wanted.append((("weight",), (), np.dtype(np.float64), WEIGHT))
+            wanted.append((("probability",), (), np.dtype(np.float64), PROBABILITY))
+        if has_importance:
+            wanted.append((("importance",), (), np.dtype(np.float32), IMPORTANCE))
+        num_extra = len(wanted)
+        wanted += [(one.path, one.shape, one.dtype, 0) for one in layout.fields]
+        sizes = [
+            -(-size * int(np.prod(shape)) * dtype.itemsize // 64) * 64 for _, shape, dtype, _ in wanted
+        ]
+        self.memory = aligned(sum(sizes), np.uint8)
+        self.order = np.zeros(COPIES + 4 * len(layout.fields), np.int64)
+        self.order[NUM_COPIES] = len(layout.fields)
+        self.arrays: dict[str, Any] = {}
+        self._nested = any(len(one.path) > 1 for one in layout.fields)
+        watched: list[Any] = [self.memory, self.memory.base]
+        start, base = 0, self.memory.ctypes.data
+        for number, ((path, shape, dtype, word), taken) in enumerate(
+            zip(wanted, sizes, strict=True)
+        ):
+            num_bytes = size * int(np.prod(shape)) * dtype.itemsize
+            array: Array = self.memory[start : start + num_bytes].view(dtype).reshape(size, *shape)
+            if number < num_extra:
+                self.order[word] = base + start
+            else:
+                one = layout.fields[number - num_extra]
+                self.order[COPIES + 4 * (number - num_extra) :][:4] = (
+                    _SOURCES[one.place],
+                    one.offset if one.place in ("row", "next") else one.apart,
+                    one.size_bytes,
+                    base + start,
+                )
+            inside = self.arrays
+            for key in path[:-1]:
+                inside = inside.setdefault(key, {})
+            inside[path[-1]] = array
+            watched.append(array)
+            start += taken
+        # Fields first, in the order in which they were declared.
+        for name in [path[0] for path, *_ in wanted[:num_extra]]:
+            self.arrays[name] = self.arrays.pop(name)
+        self.address = self.order.ctypes.data
+        self._watched = watched
+        del array, inside
+        self._unused = list(map(sys.getrefcount, self._watched))
+
+    def batch(self) -> Batch:
+        """Its arrays, as a user gets them."""
+        return Batch(_mapped(lambda array: array, self.arrays) if self._nested else self.arrays)
+
+    def is_unused(self) -> bool:
+        """Whether nobody else holds the batch, one of its arrays, or what was made from them."""
+        return list(map(sys.getrefcount, self._watched)) == self._unused
+
+
+class Blocks:
+    """Hands out memory for batches, the same again where that is safe."""
+
+    KEPT = 4  # blocks of one size
+
+    def __init__(self, layout: Layout, weighted: bool, has_importance: bool) -> None:
+        self._make = lambda size: Block(layout, size, weighted, has_importance)
+        self._blocks: dict[int, list[Block]] = {}
+        # Without the interpreter's lock, counts of references are not exact.
+        self._reuse = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+    def take(self, size: int) -> Block:
+        """Memory for a batch of this size that nobody looks at."""
+        blocks = self._blocks.setdefault(size, [])
+        if self._reuse:
+            for block in blocks:
+                if block.is_unused():
+                    return block
+        block = self._make(size)
+        blocks.insert(0, block)
+        del blocks[self.KEPT :]
+        return block

@@ -1,0 +1,782 @@
+"""The replay buffer: transitions in, batches out, by any weights."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hotloop.errors import ConfigError, ReplayError, ShapeError
+from hotloop.replay import native, rows, saving
+from hotloop.replay.batch import Batch, Blocks
+from hotloop.replay.calls import add_weights, cut, fetch, rebuild_weights, sample, update, write
+from hotloop.replay.drawing import NUMBERS, SAVED, SCRATCH_WORDS
+from hotloop.replay.layout import (
+    Field,
+    Layout,
+    Stage,
+    arrange,
+    checked,
+    declared,
+    flatten,
+    missing_fields,
+)
+from hotloop.replay.memory import Memory, aligned
+from hotloop.replay.pool import FramePool
+from hotloop.replay.ranks import BLOCK, max_blocks, rank_table
+from hotloop.replay.samplers import Proportional, Sampler, Uniform
+from hotloop.replay.tree import level_sizes
+from hotloop.types import Array
+
+WeightFrom = Literal["episode_return", "return_so_far", "return_to_go"]
+_WEIGHT_FROM = {
+    "episode_return": native.WEIGHT_EPISODE_RETURN,
+    "return_so_far": native.WEIGHT_RETURN_SO_FAR,
+    "return_to_go": native.WEIGHT_RETURN_TO_GO,
+}
+# What may be written into a memoryview's item as it is.
+_NUMBERS = frozenset((bool, int, float, np.float32, np.float64))
+_BOOLS = frozenset((bool, np.bool_))
+_FORMATS = {"float32": "f", "float64": "d", "bool": "?"}
+
+
+class ReplayBuffer:
+    """The last `capacity` transitions, and batches of them.
+
+    Every transition has a number, counted from 0 over all that were ever stored; `batch.index` holds
+    numbers, so that what was overwritten in between is known for what it is.
+
+    One thread may write while another one samples and updates weights.
+
+    Args:
+        capacity: transitions; when it is full, each new one replaces the oldest.
+        fields: what a transition consists of: `{"obs": ((17,), np.float32), "reward": ((),
+            np.float32), …}`; dictionaries within it are allowed.
+        sampler: how batches are drawn: `Uniform`, `Proportional`, `Prioritized`, `RankBased`.
+        seed: of the draws; None: another one each time.
+        num_envs: environments that write, each with episodes of its own.
+        share_next_obs: keep a `next_obs` only once where it is the `obs` of the same environment's
+            next transition. They are compared byte for byte, so what comes out is what went in,
+            always. Which environment a transition belongs to must be said, see `add`, `extend`.
+        n_step: n. Rewards become Σ_{k<m} γ^k r_{t+k}, m ≤ n steps up to the end of the episode;
+            `next_obs`, `terminated` and `truncated` are those after the last of these steps, and
+            `discount` is γ^m, or 0 where it terminated: the target is `reward + discount ·
+            V(next_obs)`. A transition can be drawn when its window is complete. Needs `reward`
+            (float32), `terminated` (bool), `obs` and `next_obs`, which are shared.
+        gamma: γ of `n_step` and of `return_to_go`.
+        weight_from: weigh transitions by what their episode earned. `episode_return`: all of it;
+            `return_so_far`: up to and with this step; `return_to_go`: from this step on, discounted
+            by γ. Needs `reward` (float32) and `terminated` (bool).
+        running_weight: what `episode_return` and `return_to_go` weigh until the episode has ended:
+            a number, or "mean", the mean of all weights as the transition was stored.
+        frame_stacks: shared fields whose first axis is a stack of frames, each of which is kept
+            once: `("obs",)`.
+        memory_map: a directory for what is larger than memory: rows and frames lie in files there,
+            which have no name and vanish with the process.
+
+    Raises:
+        ConfigError: options that make no sense, or not together.
+        OutputError: there is no room for the files.
+
+    ```python
+    buffer = ReplayBuffer(
+        capacity=1_000_000,
+        fields={"obs": ((17,), np.float32), "action": ((6,), np.float32)},
+        sampler=Proportional(replacement=False),
+        seed=0,
+    )
+    buffer.add(obs=obs, action=action, weight=episode_return)
+    batch = buffer.sample(256)  # batch.obs is (256, 17)
+    buffer.update_weights(batch.index, new_weights)
+    ```
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        fields: Mapping[str, Any],
+        *,
+        sampler: Sampler | None = None,
+        seed: int | None = None,
+        num_envs: int = 1,
+        share_next_obs: bool = False,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        weight_from: WeightFrom | None = None,
+        running_weight: float | Literal["mean"] = "mean",
+        frame_stacks: Sequence[str] = (),
+        memory_map: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.sampler: Sampler = sampler if sampler is not None else Uniform()
+        self.settings: dict[str, Any] = {
+            "capacity": int(capacity),
+            "num_envs": int(num_envs),
+            "share_next_obs": bool(share_next_obs) or n_step > 1,
+            "n_step": int(n_step),
+            "gamma": float(gamma),
+            "weight_from": weight_from,
+            "running_weight": running_weight,
+            "frame_stacks": [frame_stacks] if isinstance(frame_stacks, str) else list(frame_stacks),
+        }
+        self.fields = declared(fields)
+        _check(self.settings, self.fields, self.sampler)
+        returns = weight_from in ("episode_return", "return_to_go")
+        self.layout: Layout = arrange(
+            self.fields,
+            share_next_obs=self.settings["share_next_obs"],
+            frame_stacks=self.settings["frame_stacks"],
+            n_step=n_step,
+            keeps_raw_reward=weight_from == "return_to_go" and n_step > 1,
+            keeps_previous=returns and num_envs > 1,
+        )
+        self._lock = threading.RLock()
+        self._memory = Memory(memory_map)
+        self.num_samples = 0  # batches drawn so far
+        self._build()
+        words = np.random.SeedSequence(seed).generate_state(4, np.uint64)
+        self._handle.view(np.uint64)[native.RANDOM : native.RANDOM + 4] = words
+
+    @classmethod
+    def for_env(
+        cls, env: Any, capacity: int, *, num_envs: int | None = None, **options: Any
+    ) -> ReplayBuffer:
+        """A buffer for an environment's transitions, with `next_obs` shared.
+
+        Its fields are `obs`, `action`, `reward`, `next_obs`, `terminated` and `truncated`. Real
+        numbers are kept as float32, bytes and integers as they are, dictionary and tuple spaces
+        as dictionaries. Frames of Gymnasium's `FrameStackObservation` are kept once.
+
+        Args:
+            env: a Gymnasium environment or vector environment, or one that `hotloop.make_vec` made.
+            capacity: transitions.
+            num_envs: how many such environments there are; by default what `env` says.
+            options: as the class takes them.
+
+        Raises:
+            SpaceError: a space that arrays of one shape can't hold.
+            ConfigError: as of the class.
+        """
+        from hotloop.replay.adapters import describe
+
+        found = describe(env)
+        options.setdefault("share_next_obs", True)
+        options.setdefault("frame_stacks", found.frame_stacks)
+        if num_envs is None:
+            num_envs = found.num_envs
+        return cls(capacity, found.fields, num_envs=num_envs, **options)
+
+    def __len__(self) -> int:
+        """How many transitions can be drawn."""
+        return int(self._handle[native.SIZE])
+
+    @property
+    def capacity(self) -> int:
+        """How many transitions it holds at most."""
+        return self.settings["capacity"]
+
+    @property
+    def num_added(self) -> int:
+        """How many transitions it has ever held; the newest one's number is one less."""
+        return int(self._handle[native.ADDED])
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What happened that need not have: `filled_uniformly`, entries that a batch was filled with
+        because no others had weight; `stale_updates`, weights that came after their entries had
+        been overwritten."""
+        return {
+            "filled_uniformly": int(self._handle[native.FILLED]),
+            "stale_updates": int(self._handle[native.STALE]),
+        }
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by what they are for; `total` is their sum.
+
+        Memory is reserved when the buffer is made and taken as it fills.
+        """
+        found = {
+            "rows": self._rows.nbytes,
+            "finals": self._finals.nbytes + self._finals_free.nbytes,
+            "apart": sum(pool.size_bytes() for pool in self._pools),
+            "weights": sum(array.nbytes for array in self._weights.values()),
+            "heads": self._heads.nbytes,
+        }
+        return {**found, "total": sum(found.values())}
+
+    # Writing.
+
+    def add(self, *, weight: float | None = None, env: int = 0, **fields: Any) -> None:
+        """Store one transition.
+
+        Args:
+            weight: of a weighted sampler: `Proportional` needs it, `Prioritized` and `RankBased`
+                take the greatest priority without it.
+            env: which environment it comes from.
+            fields: each field's array or number, of the declared shape.
+
+        Raises:
+            ShapeError: a field is missing, unknown, or of another shape or kind of numbers.
+            ReplayError: the weight is NaN or infinite, or a negative priority.
+        """
+        with self._lock:
+            puts = self._puts
+            if self._nested:
+                fields = self._flat(fields)
+            if len(fields) != len(puts):
+                raise missing_fields(self.layout, fields)
+            for name, value in fields.items():
+                put = puts.get(name)
+                if put is None:
+                    raise missing_fields(self.layout, fields)
+                view, shape, dtype, item, kinds = put
+                kind = type(value)
+                if kind in kinds:
+                    item[0] = value
+                elif kind is np.ndarray and value.shape == shape and value.dtype is dtype:
+                    view[...] = value
+                else:
+                    self._put(name, value, ())
+            envs = weights = 0
+            if weight is not None:
+                weights = self._given_weights(weight, 1, ())
+            elif self._needs_weight:
+                raise self._weight_missing()
+            if env:
+                envs = self._given_envs(np.asarray([env]), 1)
+            if not write(self._at, self._single_at, envs, weights, 0, 1):
+                self._grow()
+                write(self._at, self._single_at, envs, weights, 0, 1)
+
+    def extend(
+        self,
+        *,
+        weight: ArrayLike | None = None,
+        env: ArrayLike | None = None,
+        valid: ArrayLike | None = None,
+        **fields: Any,
+    ) -> None:
+        """Store B transitions, in the order of time.
+
+        Args:
+            weight: (B,), as `add` takes them.
+            env: (B,), the environment of each; without it they belong to 0, 1, … N − 1, 0, 1, … and
+                B is a multiple of N.
+            valid: bool, (B,); where it is False nothing is stored, as for the step that a vector
+                environment with next-step autoreset spends on a reset.
+            fields: each field's array, (B, *shape).
+
+        Raises:
+            ShapeError: a field is missing, unknown, or of another shape or kind of numbers.
+            ReplayError: a weight is NaN or infinite, or a negative priority; nothing is stored.
+        """
+        with self._lock:
+            if self._nested:
+                fields = self._flat(fields)
+            if fields.keys() != self._given.keys():
+                raise missing_fields(self.layout, fields)
+            first = np.shape(next(iter(fields.values())))
+            if not first:
+                raise ShapeError("`extend` takes a batch, (B, …) each: `add` takes one transition")
+            count = first[0]
+            num_envs = self.settings["num_envs"]
+            if env is None and count % num_envs:
+                raise ShapeError(
+                    f"{count} transitions are not a multiple of {num_envs} environments: pass "
+                    "`env`, the environment of each"
+                )
+            if valid is not None:
+                chosen = checked(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
+                rows_kept = np.flatnonzero(chosen)
+                numbers = np.arange(count) % num_envs if env is None else np.asarray(env)
+                env = numbers[rows_kept]
+                if weight is not None:
+                    weight = np.asarray(weight)[rows_kept]
+                fields = {
+                    name: checked(self._given[name], value, (count,))[rows_kept]
+                    for name, value in fields.items()
+                }
+                count = len(rows_kept)
+            if count == 0:
+                return
+            if count > self._stage.size:
+                self._make_stage(count)
+            stage = self._stage
+            for name, value in fields.items():
+                view, shape, dtype, *_ = self._puts[name]
+                if (
+                    view is not None
+                    and type(value) is np.ndarray
+                    and value.shape == (count, *shape)
+                    and value.dtype is dtype
+                ):
+                    stage.views[name][:count] = value
+                else:
+                    self._put(name, value, (count,))
+            envs = weights = 0
+            if weight is not None:
+                weights = self._given_weights(weight, count, (count,))
+            elif self._needs_weight:
+                raise self._weight_missing()
+            if env is not None:
+                envs = self._given_envs(np.asarray(env), count)
+            done = write(self._at, self._stage_at, envs, weights, 0, count)
+            while done < count:
+                self._grow()
+                done = write(self._at, self._stage_at, envs, weights, done, count)
+
+    def cut(self, env: int | None = None) -> None:
+        """Say that an environment, or all, begins anew though its last step ended no episode.
+
+        After a worker was lost, say. Windows of `n_step` are closed where they stand, and the
+        episode counts as over where weights come from returns.
+
+        Raises:
+            ReplayError: there is no such environment.
+        """
+        with self._lock:
+            numbers = range(self.settings["num_envs"]) if env is None else [env]
+            for number in numbers:
+                self._given_envs(np.asarray([number]), 1)
+                self._grow()
+                cut(self._at, number)
+
+    def update_weights(self, index: ArrayLike, weight: ArrayLike) -> int:
+        """Give entries new weights; for `Prioritized` and `RankBased`, new priorities.
+
+        What was overwritten since it was drawn is left out and counted (`counters`). Of an entry
+        that is named twice the last weight counts.
+
+        Args:
+            index: int, (B,), their numbers, as `batch.index` has them.
+            weight: (B,).
+
+        Returns:
+            How many entries were still there.
+
+        Raises:
+            ShapeError: `index` and `weight` are not of one length, or `index` not of integers.
+            ReplayError: a weight is NaN, infinite, or a negative priority; a number that no entry
+                ever had. Nothing is changed.
+        """
+        with self._lock:
+            if not self.sampler.weighted:
+                raise ReplayError(
+                    f"{self.sampler} has no weights: choose another `sampler` for this buffer"
+                )
+            count = self._given_numbers(index)
+            weights = np.asarray(weight)
+            if weights.shape != (count,):
+                raise ShapeError(f"`weight` must have shape ({count},), got {weights.shape}")
+            self._new_weights[:count] = weights
+            applied = update(self._at, count)
+            if applied < 0:
+                place = -1 - applied
+                if place < count:
+                    raise self._weight_refused(weights[place], place)
+                raise self._no_such_number(int(self._numbers[place - count]))
+            return applied
+
+    # Reading.
+
+    def sample(self, batch_size: int, *, beta: float | None = None) -> Batch:
+        """Draw a batch.
+
+        Args:
+            batch_size: B.
+            beta: β of the importance weights, in place of the sampler's own.
+
+        Returns:
+            Its arrays are memory that is used again for a later batch, though not while the batch,
+            one of the arrays, or a tensor or view made from one is held somewhere.
+
+        Raises:
+            ReplayError: the buffer is empty, or has fewer entries than a batch without replacement
+                asks for; or fewer with weight, and the sampler is strict.
+        """
+        with self._lock:
+            size = int(self._handle[native.SIZE])
+            if batch_size < 1 or size == 0 or (batch_size > size and not self._replacement):
+                raise self._too_few(batch_size, size)
+            if batch_size > self._scratch_size:
+                self._make_scratch(batch_size)
+            if self.sampler.has_importance:
+                beta = self.sampler.beta_after(self.num_samples) if beta is None else beta
+            block = self._blocks.take(batch_size)
+            drawn = sample(self._at, block.address, batch_size, beta or 0.0)
+            if drawn < batch_size:
+                raise ReplayError(
+                    f"a batch of {batch_size} needs as many entries with weight, and {drawn} of "
+                    f"{size} have some: ask for fewer, or leave `strict` out to fill it uniformly"
+                )
+            self.num_samples += 1
+            return block.batch()
+
+    def get(self, index: ArrayLike) -> Batch:
+        """The entries with these numbers.
+
+        Args:
+            index: int, (B,).
+
+        Raises:
+            ReplayError: one of them is not there: it was overwritten, or never was.
+        """
+        with self._lock:
+            count = self._given_numbers(index)
+            block = self._blocks.take(count)
+            for name in ("probability", "importance"):
+                if name in block.arrays:
+                    block.arrays[name].fill(np.nan)
+            found = fetch(self._at, block.address, count)
+            if found < count:
+                raise self._no_such_number(int(self._numbers[found]))
+            return block.batch()
+
+    # Keeping.
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file, as it stands, the state of the draws included.
+
+        The file takes its name when it is whole; what was there before stays until then.
+
+        Raises:
+            OutputError: it can't be written.
+        """
+        with self._lock:
+            saving.save(self, Path(path))
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, memory_map: str | os.PathLike[str] | None = None
+    ) -> ReplayBuffer:
+        """The buffer that `save` wrote: what it draws is what the saved one would have drawn.
+
+        Raises:
+            CheckpointError: the file is missing, cut short or damaged, or of another version.
+        """
+        return saving.load(cls, Path(path), memory_map)
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Take over what `save` wrote, into this buffer.
+
+        Raises:
+            CheckpointError: the file is missing, cut short or damaged, of another version, or of a
+                buffer with other fields or settings; this one is as it was.
+        """
+        with self._lock:
+            saving.restore(self, Path(path))
+
+    # What the public methods stand on.
+
+    def _build(self) -> None:
+        """Take memory, and write the handle that the jitted code works with."""
+        layout, settings = self.layout, self.settings
+        capacity, num_envs, n_step = (settings[name] for name in ("capacity", "num_envs", "n_step"))
+        self._handle = aligned(native.HANDLE_WORDS, np.int64, fill=0)
+        self._at: int = self._handle.ctypes.data
+        self._reals = self._handle.view(np.float64)
+        for word, value in self.sampler.words().items():
+            if word in (native.SHIFT, native.ALPHA, native.EPSILON, native.RANK_ALPHA):
+                self._reals[word] = value
+            else:
+                self._handle[word] = int(value)
+        if settings["weight_from"] is not None:
+            self._handle[native.WEIGHTS] = _WEIGHT_FROM[settings["weight_from"]]
+        self._needs_weight = (
+            self.sampler.weighted and self._handle[native.WEIGHTS] == native.WEIGHT_GIVEN
+        )
+        self._replacement = bool(self._handle[native.REPLACEMENT])
+        running = settings["running_weight"]
+        self._handle[native.RUNNING_IS_MEAN] = running == "mean"
+        self._reals[native.RUNNING] = 0.0 if running == "mean" else running
+        self._reals[native.GAMMA] = settings["gamma"]
+
+        self._rows = self._memory.bulk(capacity * layout.row_bytes)
+        self._heads = np.zeros(num_envs * n_step * layout.row_bytes, np.uint8)
+        self._per_env = {
+            native.ENV_STEPS: np.zeros(num_envs, np.int64),
+            native.ENV_WAITING: np.zeros(num_envs, np.int64),
+            native.ENV_PENDING: np.zeros(num_envs, np.uint8),
+            native.ENV_RETURN: np.zeros(num_envs, np.float64),
+            native.ENV_FIRST: np.full(num_envs, -1, np.int64),
+            native.ENV_LAST: np.full(num_envs, -1, np.int64),
+            native.OPEN: np.full(num_envs * n_step, -1, np.int32),
+            native.HEAD_WEIGHTS: np.full(num_envs * n_step, np.nan),
+        }
+        has_finals = layout.link >= 0
+        self._finals = self._memory.bulk(0)
+        self._finals_free = np.zeros(0, np.int32)
+        self._more_finals((max(64, capacity >> 8) + n_step + 1) if has_finals else 0)
+        self._apart_words = np.zeros((len(layout.aparts), rows.APART_WORDS), np.int64)
+        self._pools = [
+            FramePool(apart, capacity, num_envs * n_step, self._memory, words)
+            for apart, words in zip(layout.aparts, self._apart_words, strict=True)
+        ]
+        self._handle[native.CAPACITY] = capacity
+        self._handle[native.NUM_ENVS] = num_envs
+        self._handle[native.N_STEP] = n_step
+        self._handle[native.ROWS] = self._rows.ctypes.data
+        self._handle[native.ROW_BYTES] = layout.row_bytes
+        self._handle[native.STAGE_BYTES] = layout.stage_bytes
+        self._handle[native.PLAIN_BYTES] = layout.plain_bytes
+        self._handle[native.LINKED] = layout.linked
+        self._handle[native.OBS_BYTES] = layout.obs_bytes
+        self._handle[native.LINK] = layout.link
+        self._handle[native.NEXT] = layout.stage_next
+        self._handle[native.REWARD] = layout.offset("reward")
+        self._handle[native.TERMINATED] = layout.offset("terminated")
+        self._handle[native.TRUNCATED] = layout.offset("truncated")
+        self._handle[native.DISCOUNT] = layout.discount
+        raw_reward = layout.raw_reward if layout.raw_reward >= 0 else layout.offset("reward")
+        self._handle[native.RAW_REWARD] = raw_reward
+        self._handle[native.PREVIOUS] = layout.previous
+        self._handle[native.HEADS] = self._heads.ctypes.data
+        self._handle[native.NUM_APART] = len(layout.aparts)
+        self._handle[native.APART] = self._apart_words.ctypes.data
+        for word, array in self._per_env.items():
+            self._handle[word] = array.ctypes.data
+        self._weights = self._make_weights()
+        rebuild_weights(self._at)
+
+        self._scratch_size = 0
+        self._make_scratch(1024)
+        self._nested = any(len(one.path) > 1 for one in layout.fields)
+        self._given = {one.name: one for one in layout.given()}
+        self._single = Stage(layout, 1)
+        self._single_at: int = self._single.rows.ctypes.data
+        self._puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
+        self._make_stage(64)
+        self._weight_of_one = np.zeros(1)
+        self._lent: dict[str, Array] = {}
+        self._blocks = Blocks(layout, self.sampler.weighted, self.sampler.has_importance)
+
+    def _make_weights(self) -> dict[str, Array]:
+        """The weights, and the tree or the ranks over them."""
+        if not self.sampler.weighted:
+            return {}
+        handle, capacity = self._handle, self.settings["capacity"]
+        if self._handle[native.KIND] == native.KIND_TREE:
+            sizes = level_sizes(capacity)
+            handle[native.LEVELS] = len(sizes) - 1
+            made = {"sums": aligned(sum(sizes), np.float64, fill=0)}
+            for name, fill in (("mins", np.inf), ("maxs", -np.inf)):
+                made[name] = aligned(sum(sizes[1:]), np.float64, fill=fill)
+            starts = np.cumsum([0, *sizes])[:-1] * 8
+            handle[native.SUMS : native.SUMS + len(sizes)] = made["sums"].ctypes.data + starts
+            for word, name in ((native.MINS, "mins"), (native.MAXS, "maxs")):
+                places = made[name].ctypes.data + starts[1:] - starts[1]
+                handle[word + 1 : word + len(sizes)] = places
+            return made
+        blocks = max_blocks(capacity)
+        made = {
+            "sums": aligned(capacity, np.float64, fill=0),
+            "keys": aligned(blocks * BLOCK, np.float64),
+            "slots": aligned(blocks * BLOCK, np.int32),
+            "counts": np.zeros(blocks, np.int32),
+            "order": np.zeros(blocks, np.int32),
+            "before": np.zeros(blocks, np.int64),
+            "free": np.zeros(blocks, np.int32),
+            "table": rank_table(self._reals[native.RANK_ALPHA]),
+        }
+        words = (
+            native.SUMS,
+            native.BLOCK_KEYS,
+            native.BLOCK_SLOTS,
+            native.BLOCK_COUNTS,
+            native.BLOCK_ORDER,
+            native.BLOCK_BEFORE,
+            native.FREE_BLOCKS,
+            native.RANK_TABLE,
+        )
+        for word, array in zip(words, made.values(), strict=True):
+            handle[word] = array.ctypes.data
+        handle[native.NUM_FREE_BLOCKS] = handle[native.MAX_BLOCKS] = blocks
+        return made
+
+    def _make_scratch(self, count: int) -> None:
+        """Work space for batches of up to `count`."""
+        size = 1 << (count - 1).bit_length()
+        self._scratch = aligned(SCRATCH_WORDS * size, np.int64, fill=0)
+        self._scratch_size = size
+        self._handle[native.SCRATCH] = self._scratch.ctypes.data
+        self._handle[native.SCRATCH_SIZE] = size
+        self._numbers = self._scratch[NUMBERS * size : (NUMBERS + 1) * size]
+        self._new_weights = self._scratch[SAVED * size : (SAVED + 1) * size].view(np.float64)
+
+    def _make_stage(self, count: int) -> None:
+        """Room for `count` transitions on their way in."""
+        self._stage = Stage(self.layout, 1 << (count - 1).bit_length())
+        self._stage_at: int = self._stage.rows.ctypes.data
+        self._staged_weights = np.zeros(self._stage.size)
+        self._staged_envs = np.zeros(self._stage.size, np.int64)
+
+    def _flat(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {".".join(path): value for path, value in flatten(fields)}
+
+    def _put(self, name: str, value: Any, leading: tuple[int, ...]) -> None:
+        """Copy a field into the stage, or, where it lies apart, remember where its values are."""
+        one = self._given[name]
+        array = checked(one, value, leading)
+        if one.place == "row" or one.place == "next":
+            stage = self._stage if leading else self._single
+            stage.views[name][: leading[0] if leading else 1] = array
+            return
+        array = np.ascontiguousarray(array, one.dtype)
+        self._lent[name] = array  # must outlive the call
+        word = rows.APART_STAGE if one.place == "apart" else rows.APART_NEXT_STAGE
+        self._apart_words[one.apart, word] = array.ctypes.data
+
+    def _given_weights(self, weight: ArrayLike, count: int, leading: tuple[int, ...]) -> int:
+        """Check weights and copy them to where the jitted code finds them, at the address."""
+        if not self.sampler.weighted or self.settings["weight_from"] is not None:
+            why = "come from returns" if self.sampler.weighted else f"are not used by {self.sampler}"
+            raise ReplayError(f"this buffer's weights {why}: leave `weight` out")
+        weights = np.asarray(weight)
+        if weights.shape != leading:
+            raise ShapeError(f"`weight` must have shape {leading}, got {weights.shape}")
+        target = self._staged_weights if leading else self._weight_of_one
+        target[:count] = weights
+        address = target.ctypes.data
+        wrong = add_weights(self._at, address, count)
+        if wrong < count:
+            raise self._weight_refused(weights[wrong] if leading else weights, wrong)
+        return address
+
+    def _given_envs(self, env: Array, count: int) -> int:
+        num_envs = self.settings["num_envs"]
+        if env.shape != (count,) or env.dtype.kind not in "iu":
+            raise ShapeError(f"`env` must be integers, shape ({count},), got {env.dtype} {env.shape}")
+        if env.min() < 0 or env.max() >= num_envs:
+            wrong = env[(env < 0) | (env >= num_envs)][0]
+            raise ReplayError(
+                f"`env` must be from 0 to {num_envs - 1}, got {wrong}: say `num_envs` when the "
+                "buffer is made"
+            )
+        self._staged_envs[:count] = env
+        return self._staged_envs.ctypes.data
+
+    def _given_numbers(self, index: ArrayLike) -> int:
+        """Copy entries' numbers into the work space; how many they are."""
+        numbers = np.asarray(index)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
+            raise ShapeError(
+                f"`index` must be integers, (B,), as `batch.index` has them, got {numbers.dtype} "
+                f"{numbers.shape}"
+            )
+        count = len(numbers)
+        if count > self._scratch_size:
+            self._make_scratch(count)
+        self._numbers[:count] = numbers
+        return count
+
+    def _grow(self) -> None:
+        """Have room for at least one more transition, whatever it shares."""
+        tight = self._handle[native.FINALS_NUM_FREE] <= self.settings["n_step"]
+        if tight and self.layout.link >= 0:
+            self._more_finals(max(64, len(self._finals_free) // 2) + self.settings["n_step"])
+        for pool in self._pools:
+            if pool.is_tight():
+                pool.grow(2 * pool.apart.stack)
+
+    def _more_finals(self, count: int) -> None:
+        """Have room for `count` more final observations."""
+        old, size = self._finals, self.layout.obs_bytes
+        there = len(self._finals_free)
+        self._finals = self._memory.bulk((there + count) * size)
+        self._finals[: old.nbytes] = old
+        free = np.zeros(there + count, np.int32)
+        num_free = int(self._handle[native.FINALS_NUM_FREE])
+        free[:num_free] = self._finals_free[:num_free]
+        free[num_free : num_free + count] = np.arange(there + count - 1, there - 1, -1)
+        self._finals_free = free
+        self._handle[native.FINALS] = self._finals.ctypes.data
+        self._handle[native.FINALS_FREE] = free.ctypes.data
+        self._handle[native.FINALS_NUM_FREE] = num_free + count
+
+    # What is wrong, in words.
+
+    def _weight_missing(self) -> ReplayError:
+        return ReplayError(
+            f"{type(self.sampler).__name__} needs `weight`, or a buffer with `weight_from`: pass "
+            "weight=… with the transition"
+        )
+
+    def _weight_refused(self, weight: Any, place: int) -> ReplayError:
+        expected = "a finite number"
+        if self._handle[native.PRIORITIES]:
+            expected += " from 0 on (a priority)"
+        return ReplayError(
+            f"`weight` must be {expected}, got {weight} at position {place}; nothing was changed"
+        )
+
+    def _no_such_number(self, number: int) -> ReplayError:
+        if 0 <= number < self.num_added:
+            return ReplayError(f"entry {number} was overwritten: the oldest is number "
+                               f"{self.num_added - len(self)}")
+        return ReplayError(
+            f"no entry ever had number {number}: they go from 0 to {self.num_added - 1}; pass "
+            "`batch.index`"
+        )
+
+    def _too_few(self, batch_size: int, size: int) -> ReplayError:
+        if batch_size < 1:
+            return ReplayError(f"`batch_size` must be at least 1, got {batch_size}")
+        if size == 0:
+            return ReplayError("the buffer is empty: add transitions before sampling")
+        return ReplayError(
+            f"a batch of {batch_size} without replacement needs as many entries, and there are "
+            f"{size}: add more, ask for fewer, or draw with replacement"
+        )
+
+
+def _check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sampler) -> None:
+    """Whether options make sense together."""
+    for name, least in (("capacity", 1), ("num_envs", 1), ("n_step", 1)):
+        if settings[name] < least:
+            raise ConfigError(f"`{name}` must be at least {least}, got {settings[name]}")
+    if settings["capacity"] >= rows.HEAD:
+        raise ConfigError(f"`capacity` must be below {rows.HEAD:,}, got {settings['capacity']:,}")
+    if not 0 <= settings["gamma"] <= 1:
+        raise ConfigError(f"`gamma` must be from 0 to 1, got {settings['gamma']}")
+    weight_from, running = settings["weight_from"], settings["running_weight"]
+    if weight_from is not None and weight_from not in _WEIGHT_FROM:
+        raise ConfigError(
+            f"`weight_from` must be one of {', '.join(_WEIGHT_FROM)}, got '{weight_from}'"
+        )
+    if running != "mean" and not (isinstance(running, (int, float)) and np.isfinite(running)):
+        raise ConfigError(f"`running_weight` must be 'mean' or a finite number, got {running!r}")
+    if weight_from is not None and not isinstance(sampler, Proportional):
+        raise ConfigError(
+            f"`weight_from` gives weights to Proportional, not to {type(sampler).__name__}"
+        )
+    needed = {}
+    if settings["n_step"] > 1 or weight_from is not None:
+        needed = {"reward": np.float32, "terminated": np.bool_}
+    by_name = {one.name: one for one in fields}
+    reason = "`n_step` > 1" if settings["n_step"] > 1 else "`weight_from`"
+    for name, dtype in needed.items():
+        one = by_name.get(name)
+        if one is None or one.shape != () or one.dtype != dtype:
+            got = "there is none" if one is None else f"it is {one.dtype}, shape {one.shape}"
+            raise ConfigError(
+                f"{reason} needs a field `{name}`, ((), np.{np.dtype(dtype)}); {got}"
+            )
+    truncated = by_name.get("truncated")
+    if needed and truncated and (truncated.shape, truncated.dtype) != ((), np.bool_):
+        raise ConfigError(f"{reason} needs `truncated` to be ((), np.bool_), if it is there")
+
+
+def _put_of(stage: Stage, one: Field) -> tuple[Any, ...]:
+    """How `add` writes a field: (view, shape, dtype, item of a number, kinds of number)."""
+    if one.place not in ("row", "next"):
+        return None, one.shape, None, None, frozenset()
+    view = stage.views[one.name][0] if one.shape else stage.views[one.name][:1].reshape(())
+    code = _FORMATS.get(str(one.dtype))
+    if one.shape or code is None:
+        return view, one.shape, one.dtype, None, frozenset()
+    item = memoryview(stage.views[one.name])
+    return view, one.shape, one.dtype, item, _BOOLS if code == "?" else _NUMBERS

@@ -1,0 +1,199 @@
+"""How a batch is drawn: settings, checked when they are made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+from hotloop.errors import CheckpointError, ConfigError
+from hotloop.replay.native import (
+    ALPHA,
+    EPSILON,
+    KIND,
+    KIND_RANKS,
+    KIND_TREE,
+    KIND_UNIFORM,
+    PRIORITIES,
+    RANK_ALPHA,
+    REPLACEMENT,
+    SHIFT,
+    SHIFT_IS_MIN,
+    STRATIFIED,
+    STRICT,
+    WEIGHT_GIVEN,
+    WEIGHT_MAX,
+    WEIGHTS,
+    WHOLE_BUFFER,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """Every entry is as likely as any other."""
+
+    replacement: bool = True
+    """Whether an entry may be in a batch more than once."""
+
+    weighted: ClassVar[bool] = False
+    has_importance: ClassVar[bool] = False
+
+    def words(self) -> dict[int, float]:
+        """What the handle holds of these settings."""
+        return {KIND: KIND_UNIFORM, REPLACEMENT: self.replacement}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proportional:
+    """P(i) = (B_i + c) / Σ_j (B_j + c), for weights B that may be negative.
+
+    With `shift="min"`, c = |min(min_j B_j, 0)| over the live entries, exactly: the least of negative
+    weights is never drawn, as long as another one is greater. If all weights are equal to −c, a batch
+    is drawn uniformly.
+    """
+
+    replacement: bool = True
+    """Whether an entry may be in a batch more than once. Without replacement each draw is
+    proportional among what was not drawn yet, as in NumPy's `choice(replace=False, p=…)`."""
+    shift: float | Literal["min"] = "min"
+    """c: `"min"`, or a number; a weight below −c then counts as −c."""
+    strict: bool = False
+    """Without replacement, where fewer entries have weight than the batch asks for: raise, in place
+    of taking all of them and the rest uniformly."""
+
+    weighted: ClassVar[bool] = True
+    has_importance: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.shift, str):
+            if self.shift != "min":
+                raise ConfigError(f"`shift` must be 'min' or a number, got '{self.shift}'")
+        elif not math.isfinite(self.shift):
+            raise ConfigError(f"`shift` must be 'min' or a finite number, got {self.shift}")
+
+    def words(self) -> dict[int, float]:
+        """What the handle holds of these settings."""
+        by_min = self.shift == "min"
+        return {
+            KIND: KIND_TREE,
+            REPLACEMENT: self.replacement,
+            SHIFT_IS_MIN: by_min,
+            SHIFT: 0.0 if by_min else float(self.shift),
+            STRICT: self.strict,
+            WEIGHTS: WEIGHT_GIVEN,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Annealed:
+    beta: float = 0.4
+    """β of the importance weights at the first batch: 0 corrects nothing, 1 all."""
+    beta_final: float = 1.0
+    """β after `beta_samples` batches."""
+    beta_samples: int | None = None
+    """Over how many batches β goes, linearly, from `beta` to `beta_final`; None: it stays."""
+    stratified: bool = False
+    """Draw one entry from each of B parts of equal probability, in place of B independent ones."""
+    normalize: Literal["buffer", "batch"] = "buffer"
+    """Over what the importance weights' maximum, by which they are divided, is taken."""
+
+    weighted: ClassVar[bool] = True
+    has_importance: ClassVar[bool] = True
+
+    def _check(self, alpha: float) -> None:
+        for name, value in (
+            ("alpha", alpha),
+            ("beta", self.beta),
+            ("beta_final", self.beta_final),
+        ):
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"`{name}` must be a number from 0 on, got {value}")
+        if self.beta_samples is not None and self.beta_samples < 1:
+            raise ConfigError(f"`beta_samples` must be at least 1, got {self.beta_samples}")
+        if self.normalize not in ("buffer", "batch"):
+            raise ConfigError(f"`normalize` must be 'buffer' or 'batch', got '{self.normalize}'")
+
+    def beta_after(self, num_samples: int) -> float:
+        """β of the batch that is drawn after `num_samples` others."""
+        if self.beta_samples is None:
+            return self.beta
+        done = min(num_samples / self.beta_samples, 1.0)
+        return self.beta + (self.beta_final - self.beta) * done
+
+    def _words(self) -> dict[int, float]:
+        return {
+            REPLACEMENT: True,
+            STRATIFIED: self.stratified,
+            WHOLE_BUFFER: self.normalize == "buffer",
+            PRIORITIES: True,
+            WEIGHTS: WEIGHT_MAX,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prioritized(_Annealed):
+    """P(i) = (p_i + ε)^α / Σ_j (p_j + ε)^α, p_i being |TD error|.
+
+    Schaul et al. 2016, arXiv:1511.05952, equation 1 and section 3.3, "proportional". A new entry
+    weighs what the greatest live one does.
+    """
+
+    alpha: float = 0.6
+    """How much priorities count: 0 is uniform."""
+    epsilon: float = 1e-6
+    """Added to every priority, so that none is 0."""
+
+    def __post_init__(self) -> None:
+        self._check(self.alpha)
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ConfigError(f"`epsilon` must be a positive number, got {self.epsilon}")
+
+    def words(self) -> dict[int, float]:
+        """What the handle holds of these settings."""
+        return {**self._words(), KIND: KIND_TREE, ALPHA: self.alpha, EPSILON: self.epsilon}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankBased(_Annealed):
+    """P(i) = rank(i)^−α / Σ_r r^−α, rank 1 being the greatest priority.
+
+    Schaul et al. 2016, arXiv:1511.05952, section 3.3. Of equal priorities the one in the lower slot
+    of the ring comes first. A new entry's priority is the greatest one.
+    """
+
+    alpha: float = 0.7
+    """How much ranks count: 0 is uniform."""
+    beta: float = 0.5
+    """β of the importance weights at the first batch: 0 corrects nothing, 1 all."""
+
+    def __post_init__(self) -> None:
+        self._check(self.alpha)
+
+    def words(self) -> dict[int, float]:
+        """What the handle holds of these settings."""
+        rest = {KIND: KIND_RANKS, ALPHA: 1.0, EPSILON: 0.0, RANK_ALPHA: self.alpha}
+        return {**self._words(), **rest}
+
+
+Sampler = Uniform | Proportional | Prioritized | RankBased
+_KINDS = {kind.__name__: kind for kind in (Uniform, Proportional, Prioritized, RankBased)}
+
+
+def sampler_to_json(sampler: Sampler) -> dict[str, Any]:
+    """As values that `json.dumps` takes."""
+    return {"kind": type(sampler).__name__, **asdict(sampler)}
+
+
+def sampler_from_json(values: dict[str, Any]) -> Sampler:
+    """The sampler that `sampler_to_json` wrote.
+
+    Raises:
+        CheckpointError: it is of a kind, or has settings, that this version does not know.
+    """
+    settings = dict(values)
+    try:
+        return _KINDS[settings.pop("kind")](**settings)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"a sampler {values} is not known here: load the file with the version that wrote it"
+        ) from error
