@@ -10,6 +10,7 @@ BENCHES = {
     "curves": "as good as the peer? learning curves over seeds",
     "learning": "does it learn: trainings over seeds, evaluated",
     "timing": "what one span costs, beside other ways to time a scope",
+    "replay": "replay buffers, beside the peers and the O(N) ways",
     "tanh": "find the coefficients of the compiled tanh",
     "tables": "write the README's tables from bench/results",
 }

@@ -162,7 +162,7 @@ def _compiled() -> tuple[Any, Any]:
             cumulative[i] = total
         got = 0
         while got < len(chosen):
-            target = np.random.random() * total  # noqa: NPY002: Numba's own generator
+            target = np.random.random() * total  # noqa: NPY002 (Numba's own generator)
             low, high = 0, len(weight)
             while low < high:
                 middle = (low + high) // 2

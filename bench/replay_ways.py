@@ -1,13 +1,14 @@
 """The contenders of `python -m bench replay`: hotloop's buffers, the seed's procedures, the peers.
 
-All hold the same transitions, sized like HalfCheetah's, and do the same four things: draw and gather
-a batch, hand it over as torch tensors, write new weights for it, and take one more transition.
+All hold the same transitions, sized like HalfCheetah's, and do the same four things: draw and
+gather a batch, hand it over as torch tensors, write new weights for it, take one more transition.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -33,7 +34,9 @@ def imported(name: str) -> Any:
     except ModuleNotFoundError:
         raise Missing("not installed") from None
     except (ImportError, OSError, RuntimeError) as error:
-        raise Missing(f"does not load: {str(error).splitlines()[0][:150]}") from None
+        # The first line, without the folders in it.
+        line = re.sub(r"\S*/", "", str(error).splitlines()[0])
+        raise Missing(f"does not load: {line[:120]}") from None
 
 
 class Steps:
@@ -80,8 +83,8 @@ class Steps:
 class Weights:
     """Where weights come from.
 
-    `returns` are like those of HalfCheetah, with negative ones among them; `long_tail` is lognormal,
-    its maximum some hundred times its mean; `td` is what absolute TD errors look like.
+    `returns` are like those of HalfCheetah, with negative ones among them; `long_tail` is
+    lognormal, its maximum some hundred times its mean; `td` is what absolute TD errors look like.
     """
 
     def __init__(self, kind: str, seed: int = 0) -> None:

@@ -92,7 +92,8 @@ class Block:
         num_extra = len(wanted)
         wanted += [(one.path, one.shape, one.dtype, 0) for one in layout.fields]
         sizes = [
-            -(-size * int(np.prod(shape)) * dtype.itemsize // 64) * 64 for _, shape, dtype, _ in wanted
+            -(-size * int(np.prod(shape)) * dtype.itemsize // 64) * 64
+            for _, shape, dtype, _ in wanted
         ]
         self.memory = aligned(sum(sizes), np.uint8)
         self.order = np.zeros(COPIES + 4 * len(layout.fields), np.int64)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import nan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +16,18 @@ from numpy.typing import ArrayLike
 from hotloop.errors import ConfigError, ReplayError, ShapeError
 from hotloop.replay import native, rows, saving
 from hotloop.replay.batch import Batch, Blocks
-from hotloop.replay.calls import add_weights, cut, fetch, rebuild_weights, sample, update, write
+from hotloop.replay.calls import (
+    REFUSED_ENV,
+    REFUSED_WEIGHT,
+    add_weights,
+    cut,
+    fetch,
+    rebuild_weights,
+    sample,
+    update,
+    write,
+    write_one,
+)
 from hotloop.replay.drawing import NUMBERS, SAVED, SCRATCH_WORDS
 from hotloop.replay.layout import (
     Field,
@@ -23,7 +36,6 @@ from hotloop.replay.layout import (
     arrange,
     checked,
     declared,
-    flatten,
     missing_fields,
 )
 from hotloop.replay.memory import Memory, aligned
@@ -39,10 +51,9 @@ _WEIGHT_FROM = {
     "return_so_far": native.WEIGHT_RETURN_SO_FAR,
     "return_to_go": native.WEIGHT_RETURN_TO_GO,
 }
-# What may be written into a memoryview's item as it is.
-_NUMBERS = frozenset((bool, int, float, np.float32, np.float64))
-_BOOLS = frozenset((bool, np.bool_))
-_FORMATS = {"float32": "f", "float64": "d", "bool": "?"}
+# Numbers that a memoryview's item of this dtype takes as they are.
+_REALS = frozenset((bool, int, float, np.float32, np.float64))
+_KINDS = {"float32": _REALS, "float64": _REALS, "bool": frozenset((bool, np.bool_))}
 
 
 class ReplayBuffer:
@@ -135,6 +146,7 @@ class ReplayBuffer:
             keeps_previous=returns and num_envs > 1,
         )
         self._lock = threading.RLock()
+        self._hold = self._lock.acquire, self._lock.release  # half of what `with` costs
         self._memory = Memory(memory_map)
         self.num_samples = 0  # batches drawn so far
         self._build()
@@ -223,34 +235,36 @@ class ReplayBuffer:
             ShapeError: a field is missing, unknown, or of another shape or kind of numbers.
             ReplayError: the weight is NaN or infinite, or a negative priority.
         """
-        with self._lock:
+        acquire, release = self._hold
+        acquire()
+        try:
             puts = self._puts
-            if self._nested:
-                fields = self._flat(fields)
+            try:
+                for name, value in fields.items():
+                    target, where, kinds = puts[name]
+                    if kinds is None or type(value) in kinds:
+                        target[where] = value
+                    else:
+                        raise TypeError
+            except (KeyError, TypeError, ValueError):
+                fields = self._put_all(fields, ())
             if len(fields) != len(puts):
                 raise missing_fields(self.layout, fields)
-            for name, value in fields.items():
-                put = puts.get(name)
-                if put is None:
-                    raise missing_fields(self.layout, fields)
-                view, shape, dtype, item, kinds = put
-                kind = type(value)
-                if kind in kinds:
-                    item[0] = value
-                elif kind is np.ndarray and value.shape == shape and value.dtype is dtype:
-                    view[...] = value
-                else:
-                    self._put(name, value, ())
-            envs = weights = 0
-            if weight is not None:
-                weights = self._given_weights(weight, 1, ())
-            elif self._needs_weight:
-                raise self._weight_missing()
-            if env:
-                envs = self._given_envs(np.asarray([env]), 1)
-            if not write(self._at, self._single_at, envs, weights, 0, 1):
-                self._grow()
-                write(self._at, self._single_at, envs, weights, 0, 1)
+            if weight is None:
+                if self._needs_weight:
+                    raise self._weight_missing()
+                weight = nan
+            elif not self._takes_weight:
+                raise self._weight_unused()
+            elif weight != weight:
+                raise self._weight_refused(weight, 0)
+            if type(weight) is not float or type(env) is not int:  # each type is compiled anew
+                weight, env = self._as_numbers(weight, env)
+            done = write_one(self._at, env, weight)
+            if done <= 0:
+                self._write_one_more(done, env, weight)
+        finally:
+            release()
 
     def extend(
         self,
@@ -275,11 +289,8 @@ class ReplayBuffer:
             ReplayError: a weight is NaN or infinite, or a negative priority; nothing is stored.
         """
         with self._lock:
-            if self._nested:
-                fields = self._flat(fields)
-            if fields.keys() != self._given.keys():
-                raise missing_fields(self.layout, fields)
-            first = np.shape(next(iter(fields.values())))
+            given = self._named(fields)
+            first = np.shape(next(iter(given.values())))
             if not first:
                 raise ShapeError("`extend` takes a batch, (B, …) each: `add` takes one transition")
             count = first[0]
@@ -296,30 +307,20 @@ class ReplayBuffer:
                 env = numbers[rows_kept]
                 if weight is not None:
                     weight = np.asarray(weight)[rows_kept]
-                fields = {
+                given = {
                     name: checked(self._given[name], value, (count,))[rows_kept]
-                    for name, value in fields.items()
+                    for name, value in given.items()
                 }
                 count = len(rows_kept)
             if count == 0:
                 return
             if count > self._stage.size:
                 self._make_stage(count)
-            stage = self._stage
-            for name, value in fields.items():
-                view, shape, dtype, *_ = self._puts[name]
-                if (
-                    view is not None
-                    and type(value) is np.ndarray
-                    and value.shape == (count, *shape)
-                    and value.dtype is dtype
-                ):
-                    stage.views[name][:count] = value
-                else:
-                    self._put(name, value, (count,))
+            for name, value in given.items():
+                self._put(name, value, (count,))
             envs = weights = 0
             if weight is not None:
-                weights = self._given_weights(weight, count, (count,))
+                weights = self._given_weights(weight, count)
             elif self._needs_weight:
                 raise self._weight_missing()
             if env is not None:
@@ -339,7 +340,7 @@ class ReplayBuffer:
             ReplayError: there is no such environment.
         """
         with self._lock:
-            numbers = range(self.settings["num_envs"]) if env is None else [env]
+            numbers = range(self.settings["num_envs"]) if env is None else [operator.index(env)]
             for number in numbers:
                 self._given_envs(np.asarray([number]), 1)
                 self._grow()
@@ -398,6 +399,7 @@ class ReplayBuffer:
             ReplayError: the buffer is empty, or has fewer entries than a batch without replacement
                 asks for; or fewer with weight, and the sampler is strict.
         """
+        batch_size = operator.index(batch_size)
         with self._lock:
             size = int(self._handle[native.SIZE])
             if batch_size < 1 or size == 0 or (batch_size > size and not self._replacement):
@@ -407,7 +409,7 @@ class ReplayBuffer:
             if self.sampler.has_importance:
                 beta = self.sampler.beta_after(self.num_samples) if beta is None else beta
             block = self._blocks.take(batch_size)
-            drawn = sample(self._at, block.address, batch_size, beta or 0.0)
+            drawn = sample(self._at, block.address, batch_size, float(beta or 0.0))
             if drawn < batch_size:
                 raise ReplayError(
                     f"a batch of {batch_size} needs as many entries with weight, and {drawn} of "
@@ -489,6 +491,7 @@ class ReplayBuffer:
         self._needs_weight = (
             self.sampler.weighted and self._handle[native.WEIGHTS] == native.WEIGHT_GIVEN
         )
+        self._takes_weight = self.sampler.weighted and settings["weight_from"] is None
         self._replacement = bool(self._handle[native.REPLACEMENT])
         running = settings["running_weight"]
         self._handle[native.RUNNING_IS_MEAN] = running == "mean"
@@ -544,13 +547,11 @@ class ReplayBuffer:
 
         self._scratch_size = 0
         self._make_scratch(1024)
-        self._nested = any(len(one.path) > 1 for one in layout.fields)
         self._given = {one.name: one for one in layout.given()}
         self._single = Stage(layout, 1)
-        self._single_at: int = self._single.rows.ctypes.data
+        self._handle[native.SINGLE] = self._single.rows.ctypes.data
         self._puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
         self._make_stage(64)
-        self._weight_of_one = np.zeros(1)
         self._lent: dict[str, Array] = {}
         self._blocks = Blocks(layout, self.sampler.weighted, self.sampler.has_importance)
 
@@ -614,8 +615,28 @@ class ReplayBuffer:
         self._staged_weights = np.zeros(self._stage.size)
         self._staged_envs = np.zeros(self._stage.size, np.int64)
 
-    def _flat(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {".".join(path): value for path, value in flatten(fields)}
+    def _named(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """What a user passes, by the fields' names: all of them and no others."""
+        given = dict(self._leaves("", fields))
+        if given.keys() != self._given.keys():
+            raise missing_fields(self.layout, given)
+        return given
+
+    def _leaves(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+        """Fields by name, from dictionaries, or from tuples where keys 0, 1, … were declared."""
+        if name not in self._given and isinstance(value, (Mapping, tuple)):
+            parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, part in parts:
+                yield from self._leaves(f"{name}.{key}" if name else str(key), part)
+        else:
+            yield name, value
+
+    def _put_all(self, fields: Mapping[str, Any], leading: tuple[int, ...]) -> dict[str, Any]:
+        """Copy all fields into the stage, whatever they are, or say what is wrong with one."""
+        given = self._named(fields)
+        for name, value in given.items():
+            self._put(name, value, leading)
+        return given
 
     def _put(self, name: str, value: Any, leading: tuple[int, ...]) -> None:
         """Copy a field into the stage, or, where it lies apart, remember where its values are."""
@@ -630,26 +651,43 @@ class ReplayBuffer:
         word = rows.APART_STAGE if one.place == "apart" else rows.APART_NEXT_STAGE
         self._apart_words[one.apart, word] = array.ctypes.data
 
-    def _given_weights(self, weight: ArrayLike, count: int, leading: tuple[int, ...]) -> int:
+    def _given_weights(self, weight: ArrayLike, count: int) -> int:
         """Check weights and copy them to where the jitted code finds them, at the address."""
-        if not self.sampler.weighted or self.settings["weight_from"] is not None:
-            why = "come from returns" if self.sampler.weighted else f"are not used by {self.sampler}"
-            raise ReplayError(f"this buffer's weights {why}: leave `weight` out")
+        if not self._takes_weight:
+            raise self._weight_unused()
         weights = np.asarray(weight)
-        if weights.shape != leading:
-            raise ShapeError(f"`weight` must have shape {leading}, got {weights.shape}")
-        target = self._staged_weights if leading else self._weight_of_one
-        target[:count] = weights
-        address = target.ctypes.data
+        if weights.shape != (count,):
+            raise ShapeError(f"`weight` must have shape ({count},), got {weights.shape}")
+        self._staged_weights[:count] = weights
+        address = self._staged_weights.ctypes.data
         wrong = add_weights(self._at, address, count)
         if wrong < count:
-            raise self._weight_refused(weights[wrong] if leading else weights, wrong)
+            raise self._weight_refused(weights[wrong], wrong)
         return address
+
+    def _as_numbers(self, weight: Any, env: Any) -> tuple[float, int]:
+        try:
+            return float(weight), operator.index(env)
+        except (TypeError, ValueError) as error:
+            raise ShapeError(
+                f"`weight` must be a number and `env` an integer, got {weight!r} and {env!r}"
+            ) from error
+
+    def _write_one_more(self, done: int, env: int, weight: float) -> None:
+        """Store the transition that `write_one` could not, or say why not."""
+        if done == REFUSED_ENV:
+            self._given_envs(np.asarray([env]), 1)
+        if done == REFUSED_WEIGHT:
+            raise self._weight_refused(weight, 0)
+        self._grow()
+        write_one(self._at, env, weight)
 
     def _given_envs(self, env: Array, count: int) -> int:
         num_envs = self.settings["num_envs"]
         if env.shape != (count,) or env.dtype.kind not in "iu":
-            raise ShapeError(f"`env` must be integers, shape ({count},), got {env.dtype} {env.shape}")
+            raise ShapeError(
+                f"`env` must be integers, shape ({count},), got {env.dtype} {env.shape}"
+            )
         if env.min() < 0 or env.max() >= num_envs:
             wrong = env[(env < 0) | (env >= num_envs)][0]
             raise ReplayError(
@@ -705,6 +743,10 @@ class ReplayBuffer:
             "weight=… with the transition"
         )
 
+    def _weight_unused(self) -> ReplayError:
+        why = "come from returns" if self.sampler.weighted else f"are not used by {self.sampler}"
+        return ReplayError(f"this buffer's weights {why}: leave `weight` out")
+
     def _weight_refused(self, weight: Any, place: int) -> ReplayError:
         expected = "a finite number"
         if self._handle[native.PRIORITIES]:
@@ -715,8 +757,9 @@ class ReplayBuffer:
 
     def _no_such_number(self, number: int) -> ReplayError:
         if 0 <= number < self.num_added:
-            return ReplayError(f"entry {number} was overwritten: the oldest is number "
-                               f"{self.num_added - len(self)}")
+            return ReplayError(
+                f"entry {number} was overwritten: the oldest is number {self.num_added - len(self)}"
+            )
         return ReplayError(
             f"no entry ever had number {number}: they go from 0 to {self.num_added - 1}; pass "
             "`batch.index`"
@@ -762,21 +805,22 @@ def _check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sample
         one = by_name.get(name)
         if one is None or one.shape != () or one.dtype != dtype:
             got = "there is none" if one is None else f"it is {one.dtype}, shape {one.shape}"
-            raise ConfigError(
-                f"{reason} needs a field `{name}`, ((), np.{np.dtype(dtype)}); {got}"
-            )
+            raise ConfigError(f"{reason} needs a field `{name}`, ((), np.{np.dtype(dtype)}); {got}")
     truncated = by_name.get("truncated")
     if needed and truncated and (truncated.shape, truncated.dtype) != ((), np.bool_):
         raise ConfigError(f"{reason} needs `truncated` to be ((), np.bool_), if it is there")
 
 
-def _put_of(stage: Stage, one: Field) -> tuple[Any, ...]:
-    """How `add` writes a field: (view, shape, dtype, item of a number, kinds of number)."""
-    if one.place not in ("row", "next"):
-        return None, one.shape, None, None, frozenset()
-    view = stage.views[one.name][0] if one.shape else stage.views[one.name][:1].reshape(())
-    code = _FORMATS.get(str(one.dtype))
-    if one.shape or code is None:
-        return view, one.shape, one.dtype, None, frozenset()
-    item = memoryview(stage.views[one.name])
-    return view, one.shape, one.dtype, item, _BOOLS if code == "?" else _NUMBERS
+def _put_of(stage: Stage, one: Field) -> tuple[Any, Any, frozenset[type] | None]:
+    """How `add` writes a field at once: `target[where] = value`, for values of these kinds.
+
+    A memoryview takes arrays of its own format and shape only, and is twice as fast as an array.
+    """
+    if one.place in ("row", "next"):
+        view = memoryview(stage.views[one.name][0] if one.shape else stage.views[one.name])
+        if len(one.shape) == 1:
+            return view, slice(None), None
+        kinds = _KINDS.get(str(one.dtype))
+        if not one.shape and kinds is not None:
+            return view, 0, kinds
+    return None, None, frozenset()

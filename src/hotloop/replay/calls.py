@@ -12,8 +12,10 @@ from hotloop.replay.native import (
     KIND_RANKS,
     KIND_TREE,
     KIND_UNIFORM,
+    NUM_ENVS,
     PRIORITIES,
     RANK_ALPHA,
+    SINGLE,
     SIZE,
     STALE,
     SUMS,
@@ -37,7 +39,16 @@ from hotloop.replay.tree import (
     sum_of_weights,
 )
 
-__all__ = ["add_weights", "cut", "fetch", "rebuild_weights", "sample", "update", "write"]
+__all__ = [
+    "add_weights",
+    "cut",
+    "fetch",
+    "rebuild_weights",
+    "sample",
+    "update",
+    "write",
+    "write_one",
+]
 
 # The words of a batch's order: addresses of what it wants to know besides its fields (0: nothing),
 # then the fields, as `gather` takes them.
@@ -147,6 +158,31 @@ def add_weights(handle: int, weights: int, count: int) -> int:
         if not abs(weight) < 1.7e308:
             return place
     return count
+
+
+REFUSED_ENV, REFUSED_WEIGHT = -1, -2
+
+
+@jit
+def write_one(handle: int, env: int, weight: float) -> int:
+    """Store the one transition that is staged.
+
+    Args:
+        handle: the buffer's.
+        env: its environment.
+        weight: as the user gave it; NaN: the usual.
+
+    Returns:
+        1; 0 if more room is needed; or, with nothing changed, `REFUSED_…`.
+    """
+    if env < 0 or env >= load_i64(handle, NUM_ENVS):
+        return REFUSED_ENV
+    given = scratch(handle, SAVED)
+    store_i64(given, 0, env)
+    store_f64(given, 1, weight)
+    if weight == weight and add_weights(handle, given + 8, 1) == 0:
+        return REFUSED_WEIGHT
+    return write(handle, load_i64(handle, SINGLE), given, given + 8, 0, 1)
 
 
 @jit

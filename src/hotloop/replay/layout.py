@@ -102,7 +102,9 @@ class Layout:
 
     def given(self) -> tuple[Field, ...]:
         """The fields that a user passes."""
-        return tuple(one for one in self.fields if one.path != ("discount",) or not self.adds_discount)
+        return tuple(
+            one for one in self.fields if one.path != ("discount",) or not self.adds_discount
+        )
 
     @property
     def adds_discount(self) -> bool:
@@ -130,7 +132,9 @@ def declared(fields: Mapping[str, Any]) -> list[Field]:
         name = ".".join(map(str, path))
         try:
             shape, dtype = value
-            shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
+            shape = (
+                (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
+            )
             dtype = np.dtype(dtype)
         except (TypeError, ValueError) as error:
             raise ConfigError(
@@ -148,7 +152,9 @@ def declared(fields: Mapping[str, Any]) -> list[Field]:
             )
         found.append(Field(path, shape, dtype))
     if len({one.name for one in found}) < len(found):
-        raise ConfigError("two fields have the same name, once dictionaries' keys are joined by dots")
+        raise ConfigError(
+            "two fields have the same name, once dictionaries' keys are joined by dots"
+        )
     if not found:
         raise ConfigError('`fields` must declare at least one: {"obs": ((17,), np.float32), …}')
     return found
@@ -238,7 +244,9 @@ def arrange(
         end = refs + 4 * one.stack
         next_refs = end if one.shared else -1
         end += 4 * one.stack if one.shared else 0
-        placed_aparts.append(Apart(one.name, one.frame_bytes, one.stack, one.shared, refs, next_refs))
+        placed_aparts.append(
+            Apart(one.name, one.frame_bytes, one.stack, one.shared, refs, next_refs)
+        )
     widest = max([min(one.dtype.itemsize, 8) for one in small], default=4)
     row_bytes = _align(end, max(widest, 4 if end != plain_bytes else 1))
     for path in shared:
@@ -358,6 +366,8 @@ def missing_fields(layout: Layout, given: Mapping[str, Any]) -> ShapeError:
     names = ", ".join(f"`{name}`" for name in expected)
     for name in given:
         if name not in expected:
-            return ShapeError(f"there is no field `{name}`{nearest(name, expected)}; fields are {names}")
+            return ShapeError(
+                f"there is no field `{name}`{nearest(name, expected)}; fields are {names}"
+            )
     absent = next((name for name in expected if name not in given), "")
     return ShapeError(f"field `{absent}` is missing: a transition has {names}")

@@ -49,6 +49,23 @@ class FramePool:
         """Frames that were ever taken."""
         return int(self._words[rows.APART_USED])
 
+    @property
+    def num_free(self) -> int:
+        """Of these, how many were given back."""
+        return int(self._words[rows.APART_NUM_FREE])
+
+    def reopen(self, num_used: int, num_free: int) -> None:
+        """Stand where another pool stood; who calls fills in the frames.
+
+        Raises:
+            ValueError: no pool can stand there.
+        """
+        if not 0 <= num_free <= num_used <= len(self._table) * self._per_chunk:
+            raise ValueError(f"{num_free} of {num_used} frames are free")
+        self.grow(max(num_used - len(self.counts), 0))
+        self._words[rows.APART_USED] = num_used
+        self._words[rows.APART_NUM_FREE] = num_free
+
     def is_tight(self) -> bool:
         """Whether one more transition may not find room."""
         room = self._words[rows.APART_TOTAL] - self._words[rows.APART_USED]

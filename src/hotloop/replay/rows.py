@@ -79,7 +79,6 @@ from hotloop.replay.native import (
     load_i32,
     load_i64,
     load_u8,
-    number_of,
     prefetch,
     same_bytes,
     store_f32,
@@ -321,9 +320,7 @@ def _end_episode(handle: int, env: int) -> None:
 
 
 @jit
-def _account(
-    handle: int, slot: int, env: int, reward: float, ended: bool, weight: float
-) -> None:
+def _account(handle: int, slot: int, env: int, reward: float, ended: bool, weight: float) -> None:
     """Weigh a new entry, and its whole episode if that has ended.
 
     Args:
@@ -394,9 +391,7 @@ def _store_plain(handle: int, stage: int, position: int, env: int, weight: float
 
 
 @jit
-def _leave_head(
-    handle: int, env: int, step: int, last: int, closing: bool, next_obs: int
-) -> None:
+def _leave_head(handle: int, env: int, step: int, last: int, closing: bool, next_obs: int) -> None:
     """Move a step from its head into a row, with the rewards of its window.
 
     Args:
@@ -597,9 +592,7 @@ def _has_room(handle: int) -> bool:
 
 
 @jit
-def write(
-    handle: int, stage: int, envs: int, weights: int, first: int, count: int
-) -> int:
+def write(handle: int, stage: int, envs: int, weights: int, first: int, count: int) -> int:
     """Store transitions, in the order of time.
 
     Args:

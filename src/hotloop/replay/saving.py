@@ -1,5 +1,242 @@
-"""A buffer as one file."""
-from typing import Any
-def save(*a: Any) -> None: ...
-def load(*a: Any) -> Any: ...
-def restore(*a: Any) -> None: ...
+"""A buffer as one file: a zip archive, not compressed, of a header and the arrays as they lie.
+
+It is written and read in pieces, so it takes no second buffer's memory. Nothing in it is pickled, and
+what is read is checked before it is used: sizes, checksums, and that no link leads outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotloop.errors import CheckpointError
+from hotloop.files import written_whole
+from hotloop.replay import native, rows
+from hotloop.replay.calls import rebuild_weights
+from hotloop.replay.samplers import sampler_from_json, sampler_to_json
+from hotloop.types import Array
+
+if TYPE_CHECKING:
+    from hotloop.replay.buffer import ReplayBuffer
+
+FORMAT, VERSION = "hotloop replay", 1
+_PIECE = 1 << 24  # bytes at a time
+_WORDS = {
+    "random": slice(native.RANDOM, native.RANDOM + 4),
+    "added": slice(native.ADDED, native.ADDED + 1),
+    "filled": slice(native.FILLED, native.FILLED + 1),
+    "stale": slice(native.STALE, native.STALE + 1),
+    "finals_free": slice(native.FINALS_NUM_FREE, native.FINALS_NUM_FREE + 1),
+}
+
+
+def save(buffer: ReplayBuffer, path: Path) -> None:
+    """Write the file; what was there before stays until it is whole."""
+    arrays = _arrays(buffer)
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "byte_order": sys.byteorder,
+        **_identity(buffer),
+        "num_samples": buffer.num_samples,
+        "words": {name: buffer._handle[where].tolist() for name, where in _WORDS.items()},
+        "num_finals": len(buffer._finals_free),
+        "pools": [[pool.num_used, pool.num_free] for pool in buffer._pools],
+        "sizes": {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()},
+    }
+    with written_whole(path) as aside, zipfile.ZipFile(aside, "w") as archive:
+        archive.writestr("header.json", json.dumps(header))
+        for name, pieces in arrays.items():
+            with archive.open(name, "w", force_zip64=True) as file:
+                for piece in _cut(pieces):
+                    file.write(piece)
+
+
+def load(
+    kind: type[ReplayBuffer], path: Path, memory_map: str | os.PathLike[str] | None
+) -> ReplayBuffer:
+    """A new buffer, of what the file holds."""
+    with _opened(path) as (archive, header):
+        try:
+            buffer = kind(
+                fields=_nested(header["fields"]),
+                sampler=sampler_from_json(header["sampler"]),
+                memory_map=memory_map,
+                **header["settings"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path} describes no buffer ({error})") from error
+        _fill(buffer, archive, header, path)
+    return buffer
+
+
+def restore(buffer: ReplayBuffer, path: Path) -> None:
+    """Fill a buffer of the same make; it is touched once the whole file has been found good."""
+    with _opened(path) as (archive, header):
+        for name, own in _identity(buffer).items():
+            if header.get(name) != own:
+                raise CheckpointError(
+                    f"{path} is of a buffer with other {name}: {header.get(name)}, and this one has "
+                    f"{own}: `ReplayBuffer.load` makes a buffer like the saved one"
+                )
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise CheckpointError(f"{path} is damaged, in its part {damaged}: take another copy")
+        buffer._build()
+        _fill(buffer, archive, header, path)
+
+
+def _identity(buffer: ReplayBuffer) -> dict[str, Any]:
+    """What two buffers must share for one to take over the other's content."""
+    fields = [[one.path, one.shape, one.dtype.name] for one in buffer.fields]
+    identity = {
+        "settings": buffer.settings,
+        "fields": fields,
+        "sampler": sampler_to_json(buffer.sampler),
+    }
+    return json.loads(json.dumps(identity))
+
+
+def _nested(fields: list[Any]) -> dict[str, Any]:
+    """Fields as a user declares them."""
+    found: dict[str, Any] = {}
+    for path, shape, dtype in fields:
+        inside = found
+        for key in path[:-1]:
+            inside = inside.setdefault(key, {})
+        inside[path[-1]] = (tuple(shape), np.dtype(dtype))
+    return found
+
+
+def _arrays(buffer: ReplayBuffer) -> dict[str, list[Array]]:
+    """What a buffer consists of besides its header, each in pieces, in the order of the file."""
+    size = len(buffer)
+    arrays = {
+        "rows": [buffer._rows[: size * buffer.layout.row_bytes]],
+        "heads": [buffer._heads],
+        "finals": [buffer._finals],
+        "finals_free": [buffer._finals_free],
+        **{f"env_{word}": [array] for word, array in sorted(buffer._per_env.items())},
+    }
+    if buffer.sampler.weighted:
+        arrays["weights"] = [buffer._weights["sums"][:size]]
+    for number, pool in enumerate(buffer._pools):
+        arrays[f"pool_{number}_counts"] = [pool.counts[: pool.num_used]]
+        arrays[f"pool_{number}_free"] = [pool.free[: pool.num_free]]
+        arrays[f"pool_{number}_frames"] = pool.pieces()
+    return arrays
+
+
+def _cut(pieces: list[Array]) -> Iterator[memoryview]:
+    """The same as bytes, a limited number at a time."""
+    for piece in pieces:
+        view = memoryview(piece).cast("B") if piece.nbytes else memoryview(b"")
+        for start in range(0, len(view), _PIECE):
+            yield view[start : start + _PIECE]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
+    """The archive and its header; whatever is wrong with the file becomes one kind of error."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header = json.loads(archive.read("header.json"))
+            if not isinstance(header, dict) or header.get("format") != FORMAT:
+                raise CheckpointError(f"{path} is no saved replay buffer: pass what `save` wrote")
+            if header.get("version") != VERSION:
+                raise CheckpointError(
+                    f"{path} is of version {header.get('version')}, and this hotloop reads "
+                    f"{VERSION}: load it with the one that wrote it"
+                )
+            if header.get("byte_order") != sys.byteorder:
+                raise CheckpointError(f"{path} was written on a machine of the other byte order")
+            yield archive, header
+    except FileNotFoundError as error:
+        raise CheckpointError(f"there is no {path}: pass what `save` wrote") from error
+    except (zipfile.BadZipFile, EOFError, KeyError, json.JSONDecodeError, UnicodeError) as error:
+        raise CheckpointError(
+            f"{path} is cut short or damaged ({error}), or no saved replay buffer: take another copy"
+        ) from error
+    except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} can't be read ({error.strerror or error})") from error
+
+
+def _fill(
+    buffer: ReplayBuffer, archive: zipfile.ZipFile, header: dict[str, Any], path: Path
+) -> None:
+    """Read everything into a buffer that was just built."""
+    try:
+        words, pools = header["words"], header["pools"]
+        for name, where in _WORDS.items():
+            buffer._handle[where] = words[name]
+        added = int(buffer._handle[native.ADDED])
+        buffer._handle[native.SIZE] = min(added, buffer.capacity)
+        buffer.num_samples = int(header["num_samples"])
+        buffer._more_finals(header["num_finals"] - len(buffer._finals_free))
+        buffer._handle[native.FINALS_NUM_FREE] = words["finals_free"][0]
+        for pool, (num_used, num_free) in zip(buffer._pools, pools, strict=True):
+            pool.reopen(num_used, num_free)
+        arrays = _arrays(buffer)
+        sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()}
+        if sizes != header["sizes"] or added < 0:
+            raise CheckpointError(f"{path} does not hold what its header says: take another copy")
+    except (TypeError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} has a header that makes no sense ({error})") from error
+    for name, pieces in arrays.items():
+        with archive.open(name) as file:
+            for piece in _cut(pieces):
+                if file.readinto(piece) != len(piece):  # type: ignore[attr-defined]
+                    raise CheckpointError(f"{path} is cut short, in its part {name}")
+            if file.read(1):  # its end is where the checksum is compared
+                raise CheckpointError(f"{path} is damaged, in its part {name}")
+    _check_references(buffer, path)
+    rebuild_weights(buffer._at)
+
+
+def _check_references(buffer: ReplayBuffer, path: Path) -> None:
+    """That nothing leads outside of the arrays."""
+    size, layout = len(buffer), buffer.layout
+    num_finals, num_heads = len(buffer._finals_free), len(buffer._per_env[native.OPEN])
+
+    def words_at(offset: int, count: int = 1) -> Array:
+        """int32 words of all rows."""
+        if size == 0:
+            return np.zeros(0, np.int32)
+        strides = (layout.row_bytes, 4)
+        return np.ndarray((size, count), np.int32, buffer._rows.data, offset, strides)
+
+    def inside(values: Array, least: int, below: int) -> bool:
+        return bool(((values >= least) & (values < below)).all())
+
+    good = inside(buffer._per_env[native.OPEN], -1, max(size, 1))
+    num_free = int(buffer._handle[native.FINALS_NUM_FREE])
+    good &= 0 <= num_free <= num_finals
+    good &= inside(buffer._finals_free[:num_free], 0, num_finals)
+    if layout.link >= 0:
+        links = words_at(layout.link)
+        stored = links[links < rows.HEAD]
+        good &= inside(links[links >= rows.HEAD], rows.HEAD, rows.HEAD + num_heads)
+        good &= inside(stored, -num_finals, max(size, 1))
+    for pool in buffer._pools:
+        apart, used = pool.apart, pool.num_used
+        for offset in (apart.refs, apart.next_refs):
+            good &= offset < 0 or inside(words_at(offset, apart.stack), 0, used)
+        good &= inside(pool.free[: pool.num_free], 0, used)
+    waiting, n_step = buffer._per_env[native.ENV_WAITING], buffer.settings["n_step"]
+    good &= inside(waiting, 0, n_step)
+    if buffer.sampler.weighted:
+        good &= bool(np.isfinite(buffer._weights["sums"][:size]).all())
+    if not good:
+        raise CheckpointError(f"{path} is damaged: some of it leads nowhere; take another copy")

@@ -1,0 +1,106 @@
+"""The fields of a buffer, from what an environment says of itself. Only this module knows Gymnasium."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hotloop.errors import ConfigError, MissingExtraError, SpaceError
+
+
+class Description(NamedTuple):
+    """What a buffer needs to know of an environment.
+
+    Attributes:
+        fields: as `ReplayBuffer` takes them.
+        num_envs: how many environments step together.
+        frame_stacks: the fields that are stacks of frames.
+    """
+
+    fields: dict[str, Any]
+    num_envs: int
+    frame_stacks: tuple[str, ...]
+
+
+def describe(env: Any) -> Description:
+    """Look at a Gymnasium environment or vector environment, or one that `make_vec` made.
+
+    Raises:
+        SpaceError: a space that arrays of one shape can't hold.
+        ConfigError: it is no environment.
+    """
+    num_envs = int(getattr(env, "num_envs", 1))
+    if hasattr(env, "obs_spec") and hasattr(env, "action_spec"):
+        obs = env.obs_spec.shape, np.dtype(env.obs_spec.dtype)
+        action = env.action_spec.shape, np.dtype(env.action_spec.dtype)
+        return Description(_transition(obs, action), num_envs, ())
+    observation_space = getattr(env, "single_observation_space", None)
+    action_space = getattr(env, "single_action_space", None)
+    if observation_space is None:
+        observation_space = getattr(env, "observation_space", None)
+        action_space = getattr(env, "action_space", None)
+    if observation_space is None or action_space is None:
+        raise ConfigError(
+            f"`env` must be a Gymnasium environment or what `hotloop.make_vec` made, got "
+            f"{type(env).__name__}"
+        )
+    fields = _transition(
+        _of_space(observation_space, "observation"), _of_space(action_space, "action")
+    )
+    stacked = getattr(observation_space, "shape", None)
+    is_stack = bool(stacked) and _stack_size(env, stacked) == stacked[0]
+    return Description(fields, num_envs, ("obs",) if is_stack else ())
+
+
+def _transition(obs: Any, action: Any) -> dict[str, Any]:
+    return {
+        "obs": obs,
+        "action": action,
+        "reward": ((), np.float32),
+        "next_obs": obs,
+        "terminated": ((), np.bool_),
+        "truncated": ((), np.bool_),
+    }
+
+
+def _of_space(space: Any, what: str) -> Any:
+    """A shape and a dtype, or a dictionary of such."""
+    try:
+        from gymnasium import spaces
+    except ImportError as error:
+        raise MissingExtraError(
+            "`for_env` reads Gymnasium's spaces, which is not installed: pip install "
+            "'hotloop[train]', or declare `fields`"
+        ) from error
+    if isinstance(space, spaces.Dict):
+        return {str(key): _of_space(part, what) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return {str(key): _of_space(part, what) for key, part in enumerate(space.spaces)}
+    if isinstance(space, spaces.Box):
+        dtype = np.dtype(space.dtype)
+        return space.shape, np.dtype(np.float32) if dtype.kind == "f" else dtype
+    if isinstance(space, spaces.Discrete):
+        return (), np.dtype(np.int64)
+    if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
+        return space.shape, np.dtype(space.dtype)
+    raise SpaceError(
+        f"the {what} space {space} has no arrays of one shape: declare `fields` yourself, or turn it "
+        "into a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+    )
+
+
+def _stack_size(env: Any, shape: tuple[int, ...]) -> int:
+    """How many frames the observations' first axis stacks, 0 if that is not known."""
+    inner = getattr(env, "envs", None)
+    if isinstance(inner, (list, tuple)) and inner:
+        env = inner[0]
+    while env is not None:
+        if type(env).__name__ == "FrameStackObservation":
+            # Whatever wraps it must have left its frames as they are.
+            return shape[0] if env.observation_space.shape == shape else 0
+        config = getattr(getattr(env, "spec", None), "config", None)
+        if config is not None:  # EnvPool
+            return int(getattr(config, "stack_num", 0))
+        env = getattr(env, "env", None)
+    return 0
