@@ -20,6 +20,7 @@ from hotloop.replay.native import (
     STALE,
     SUMS,
     WHOLE_BUFFER,
+    entry,
     jit,
     load_f64,
     load_i64,
@@ -99,7 +100,7 @@ def _describe(handle: int, order: int, count: int, beta: float) -> None:
         store_f32(importance, number, (least / load_f64(probability, number)) ** beta)
 
 
-@jit
+@entry
 def sample(handle: int, order: int, count: int, beta: float) -> int:
     """Draw a batch and gather it.
 
@@ -114,7 +115,7 @@ def sample(handle: int, order: int, count: int, beta: float) -> int:
     return drawn
 
 
-@jit
+@entry
 def fetch(handle: int, order: int, count: int) -> int:
     """Gather the entries whose numbers stand in the work space.
 
@@ -136,7 +137,7 @@ def fetch(handle: int, order: int, count: int) -> int:
     return count
 
 
-@jit
+@entry
 def add_weights(handle: int, weights: int, count: int) -> int:
     """Turn what a user gave as weights into what the tree holds, in place.
 
@@ -163,7 +164,7 @@ def add_weights(handle: int, weights: int, count: int) -> int:
 REFUSED_ENV, REFUSED_WEIGHT = -1, -2
 
 
-@jit
+@entry
 def write_one(handle: int, env: int, weight: float) -> int:
     """Store the one transition that is staged.
 
@@ -185,7 +186,7 @@ def write_one(handle: int, env: int, weight: float) -> int:
     return write(handle, load_i64(handle, SINGLE), given, given + 8, 0, 1)
 
 
-@jit
+@entry
 def update(handle: int, count: int) -> int:
     """Write the weights in the work space to the entries whose numbers are there.
 
@@ -224,7 +225,7 @@ def update(handle: int, count: int) -> int:
     return applied
 
 
-@jit
+@entry
 def rebuild_weights(handle: int) -> None:
     """Make everything that follows from the weights anew."""
     if load_i64(handle, KIND) == KIND_TREE:

@@ -10,6 +10,9 @@ lie in the handle and are saved with it.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +24,57 @@ try:
     from llvmlite import ir
     from numba import types
     from numba.core import cgutils
+    from numba.core.caching import FunctionCache
     from numba.extending import intrinsic
 except ImportError as error:
     raise MissingExtraError(
         "hotloop.replay needs Numba, which is not installed: pip install 'hotloop[replay]'"
     ) from error
 
-# Compiled once and kept on disk. The interpreter's lock stays held: a call is over in microseconds,
-# while a lock that is given away may come back only after the interpreter's 5 ms switch interval.
-jit: Any = numba.njit(cache=True, nogil=False, error_model="numpy")
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile what only compiled code calls; it becomes part of the entry points that do.
+
+    The interpreter's lock stays held throughout: a call is over in microseconds, while a lock that is
+    given away may come back only after the interpreter's switch interval, 5 ms.
+    """
+    made = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return _without_literals(made)
+
+
+def _without_literals(dispatcher: Any) -> Any:
+    """Numba would compile a function anew for every constant that it is called with."""
+    original = dispatcher.get_call_template
+
+    def get_call_template(args: Any, kws: Any) -> Any:
+        plain = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return original(tuple(types.unliteral(kind) for kind in args), plain)
+
+    dispatcher.get_call_template = get_call_template
+    return dispatcher
+
+
+class _Cache(FunctionCache):
+    """Numba's cache on disk, but aware of all of this package.
+
+    Numba looks at the one file that a function stands in; most of what an entry point consists of
+    stands in others.
+    """
+
+    _sources = hashlib.sha256(
+        b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    ).hexdigest()
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        return (*super()._index_key(sig, codegen), self._sources)
+
+
+def entry(function: Callable[..., Any]) -> Any:
+    """Compile what Python calls, when it is first called, and keep it on disk."""
+    dispatcher = numba.njit(error_model="numpy", no_cfunc_wrapper=True)(function)
+    dispatcher._cache = _Cache(function)
+    return _without_literals(dispatcher)
 
 
 def _loader(kind: Any, word: Any) -> Any:

@@ -73,6 +73,7 @@ from hotloop.replay.native import (
     WEIGHT_RETURN_TO_GO,
     WEIGHTS,
     copy_bytes,
+    entry,
     jit,
     load_f32,
     load_f64,
@@ -516,7 +517,7 @@ def _store_linked(handle: int, stage: int, position: int, env: int, weight: floa
     store_i64(load_i64(handle, ENV_STEPS), env, step + 1)
 
 
-@jit
+@entry
 def cut(handle: int, env: int) -> None:
     """Close an environment's windows as they are: what comes next does not follow from them.
 
@@ -591,7 +592,7 @@ def _has_room(handle: int) -> bool:
     return True
 
 
-@jit
+@entry
 def write(handle: int, stage: int, envs: int, weights: int, first: int, count: int) -> int:
     """Store transitions, in the order of time.
 
