@@ -7,6 +7,10 @@ INSTALL ?= -e .
 EXTRAS ?= train,mujoco,dev
 BIN := $(VENV)/bin
 DEMO := runs/demo
+# What replay buffers are measured against. tianshou comes without its requirements, one of which
+# (virtualenv, unused here) contradicts constraints.txt; the second line has those that it imports.
+REPLAY_PEERS := cpprb pybind11 sumtree torchrl \
+	deepdiff h5py overrides pandas pettingzoo sensai-utils
 
 ifeq ($(shell command -v $(PYTHON)),)
 PYTHON := python3
@@ -40,7 +44,8 @@ lint: $(VENV)/installed
 
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt stable-baselines3
+	$(BIN)/pip install --quiet --constraint constraints.txt stable-baselines3 $(REPLAY_PEERS)
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps tianshou
 	$(BIN)/python -m bench timing
 	$(BIN)/python -m bench train --env-id CartPole-v1
 	$(BIN)/python -m bench train --env-id CartPole-v1 --repeats 3 --compile auto --cold
@@ -48,6 +53,7 @@ bench: $(VENV)/installed
 	$(BIN)/python -m bench train --env-id HalfCheetah-v5 --timesteps 40960 --repeats 3
 	$(BIN)/python -m bench curves --env-id HalfCheetah-v5 --seeds 20
 	$(BIN)/python -m bench learning
+	$(BIN)/python -m bench replay
 
 wheel: $(VENV)/installed
 	rm -rf dist

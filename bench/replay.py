@@ -1,4 +1,4 @@
-"""Replay buffers: the seed's tables made again, growth, peers, and what it is in a training loop.
+"""Replay buffers: a post's tables made again, growth, peers, and what it is in a training loop.
 
     python -m bench replay
     python -m bench replay --part loop --rounds 7
@@ -11,9 +11,9 @@ in seconds. `--quick` has small sizes, shows whether everything runs, and keeps 
 
 Parts, each of which is stored by itself, with the machine and all libraries' versions:
 
-- `tables`: the seed's three tables at 1,000,000 entries. `replay_tables.json`: `ways`, by name:
-  `about` and `seconds` (`probability`, `sampling`, `total`), or `missing`; `published`: the
-  author's figures, by table and machine [old, new].
+- `tables`: the post's three tables (see replay_seed.py) at 1,000,000 entries.
+  `replay_tables.json`: `ways`, by name: `about` and `seconds` (`probability`, `sampling`, `total`),
+  or `missing`; `published`: the author's figures, by table and machine [old, new].
 - `growth`: one sampling while the buffer fills. `replay_growth.json`: `fills`; `ways`, by name:
   `about`, `seconds` (a list, one for each fill). Drawn to docs/replay-growth.png.
 - `peers`: sample + gather, hand-over as tensors, and update, alone (hot). `replay_peers.json`:
@@ -22,7 +22,7 @@ Parts, each of which is stored by itself, with the machine and all libraries' ve
 - `loop`: the same within a SAC-like loop, and `learn`, `iteration`. `replay_loop.json`: likewise.
 - `share`: the replay's part of an update (sample, tensors and update over the iteration) and hours
   over 5,000,000 updates. `replay_share.json`: `ways`, by name: `about`, `seconds` (as above),
-  `share`, `hours`, `hours_saved` (against the seed's old way).
+  `share`, `hours`, `hours_saved` (against the old way).
 - `small`: `replay_small.json`: `add` and `extend_64` (seconds a call), `memory` (bytes: `fields` of
   an entry, and by layout `entry` and `parts`), `start` (`cold`, `warm`: `imports`, `first_calls`,
   `process`).
@@ -98,8 +98,9 @@ def tables(scale: Scale, rounds: int) -> None:
 
 def growth(scale: Scale, rounds: int) -> None:
     """Time per sampling against fill."""
-    fills = [max(2 * BATCH, scale.large // 1_000)]
-    fills += [scale.large * point // scale.points for point in range(1, scale.points + 1)]
+    fills = [scale.large * point // scale.points for point in range(1, scale.points + 1)]
+    # Below two batches the old way may find too few entries with weight.
+    fills = sorted({max(2 * BATCH, fill) for fill in (scale.large // 1_000, *fills)})
     abouts = {name: PROCEDURES[name][0] for name in ("numpy_old", "torch_new")}
     abouts["hotloop"] = "hotloop, the batch gathered as well"
     entrants = [Entrant(way, scale.large, about, 260) for way, about in abouts.items()]
@@ -215,7 +216,6 @@ def share(scale: Scale, rounds: int) -> None:
             continue
         replay, whole = (measured[name]["median"] for name in ("replay", "iteration"))
         hours = replay * UPDATES_OF_THE_SEED / 3_600
-        hours_of_the_old = hours if one.way == "seed_numpy_old" else hours_of_the_old
         ways[one.way] = {
             "about": one.about,
             "seconds": measured,
@@ -223,6 +223,8 @@ def share(scale: Scale, rounds: int) -> None:
             "hours": hours,
             "hours_saved": None if hours_of_the_old is None else hours_of_the_old - hours,
         }
+        if one.way == "seed_numpy_old":
+            hours_of_the_old = hours
         print(
             f"  {one.about:52} {replay / whole:.1%} of {whole * 1e3:.2f} ms, {hours:.1f} h replay"
         )

@@ -60,6 +60,7 @@ class Procedure(Protocol):
 
     def draw(self, probabilities: Any, count: int) -> Slots:
         """Slots, without replacement."""
+        ...
 
     def write(self, slots: int | Slots, returns: float | Floats) -> None:
         """Set the returns of some slots."""
@@ -242,11 +243,11 @@ class CppRunning(NumpyRunning):
         with tempfile.TemporaryDirectory() as directory:
             self._sampler = build_cpp(directory).Sampler(len(returns), seed)
 
-    def probabilities(self) -> float:
+    def probabilities(self) -> Any:
         """Shift and sum; the weights stay on the other side."""
         return self._sampler.weigh(self.returns[: self.size], abs(min(self.least, 0.0)))
 
-    def draw(self, probabilities: float, count: int) -> Slots:
+    def draw(self, probabilities: Any, count: int) -> Slots:
         """Cumulative sums, binary searches; repeats are drawn again."""
         return self._sampler.draw(count)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bench.replay_seed import PROCEDURES, Floats, Missing, NumpyRunning
+from bench.replay_seed import PROCEDURES, Floats, Missing, Procedure
 
 OBS, ACTION, BATCH = 17, 6, 256
 PERIOD, EPISODE, CHUNK = 100_000, 1_000, 100_000
@@ -136,21 +136,21 @@ class Hotloop(Contender):
         self.size = self.next_number = size
         self.weights = Weights(weights) if weights else None
         self.steps = Steps()
-        self.buffer = replay.ReplayBuffer(
+        self.make: Callable[[], Any] = lambda: replay.ReplayBuffer(
             capacity=size,
             fields=fields(),
             sampler=samplers[sampler](),
             seed=0,
             share_next_obs=shared,
         )
-        self.refill(size)
+        self.buffer = self.make()
+        self.fill(size)
 
-    def refill(self, size: int) -> None:
+    def fill(self, size: int) -> None:
         """Have exactly `size` entries."""
         if size < len(self.buffer):
-            self.buffer.clear()
-        have = len(self.buffer)
-        for start in range(have, size, CHUNK):
+            self.buffer = self.make()
+        for start in range(len(self.buffer), size, CHUNK):
             stop = min(start + CHUNK, size)
             weight = {} if self.weights is None else {"weight": self.weights.draw(stop - start)}
             self.buffer.extend(**self.steps.rows(start, stop), **weight)
@@ -197,7 +197,7 @@ class Seed(Contender):
         self.torch = imported("torch")
         self.size = self.next_number = size
         self.weights = Weights("returns")
-        self.procedure: NumpyRunning = PROCEDURES[procedure][1](self.weights.draw(size), 0)
+        self.procedure: Procedure = PROCEDURES[procedure][1](self.weights.draw(size), 0)
         self.fields: Fields = {
             "obs": np.empty((size, OBS), np.float32),
             "action": np.empty((size, ACTION), np.float32),
@@ -490,6 +490,6 @@ WAYS: dict[str, Way] = {
     "tianshou": Way("tianshou, prioritized", Tianshou, 400),
     "torchrl": Way("torchrl, prioritized", TorchRL),
     "sumtree": Way("sumtree, draws only, with replacement", SumTree, 40),
-    "seed_numpy_old": Way("seed, NumPy as written", lambda size: Seed(size, "numpy_old")),
-    "seed_torch_new": Way("seed, PyTorch", lambda size: Seed(size, "torch_new")),
+    "seed_numpy_old": Way("the post's old way, NumPy", lambda size: Seed(size, "numpy_old")),
+    "seed_torch_new": Way("the post's new way, PyTorch", lambda size: Seed(size, "torch_new")),
 }

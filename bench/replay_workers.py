@@ -96,7 +96,7 @@ class Table:
         """Measure, at `fill` entries."""
         if self.hotloop is not None:
             if fill:
-                self.hotloop.refill(fill)
+                self.hotloop.fill(fill)
             self.sampled()
             return repeated(self.sampled, ("total",), self.scale.seconds)
         if fill:
@@ -161,7 +161,7 @@ class InLoop:
         self.names = (*PARTS, "both", "replay")
         self.loop = Loop(WAYS[way].make(size), threads=2)
         self.scale = scale
-        self.round()
+        self.once()
 
     def once(self) -> tuple[float, ...]:
         """One update, with sample + update, and with sample + tensors + update."""

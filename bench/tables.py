@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bench import storage
 
@@ -90,6 +92,161 @@ def timing_table() -> str:
     return "\n".join(lines)
 
 
+def _why(missing: str) -> str:
+    """Why there is no figure, without the details."""
+    return missing.split(":")[0]
+
+
+def _scaled(figure: dict[str, float] | None, unit: float) -> str:
+    """Median and range, or a dash."""
+    if figure is None:
+        return "–"
+
+    def digits(value: float) -> str:
+        return f"{value * unit:,.{0 if value * unit >= 100 else 1 if value * unit >= 10 else 2}f}"
+
+    return f"{digits(figure['median'])} ({digits(figure['min'])}–{digits(figure['max'])})"
+
+
+def _rows(*rows: list[str]) -> str:
+    """A table; the first row is its head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def seed_table(name: str) -> str:
+    """One of the seed's three tables: ways here, then its author's two on his machines."""
+    result = storage.load("replay_tables")
+    rows = [["way", "here", *(f"{machine}, published" for machine in result["published"][name])]]
+    published = {"numpy_old": 0, "torch_new": 1}
+    for key, way in result["ways"].items():
+        if "missing" in way:
+            here = _why(way["missing"])
+        elif name in way["seconds"]:
+            here = _scaled(way["seconds"][name], 1e3)
+        else:
+            here = {"probability": "not needed", "sampling": "see the total"}[name]
+        row = [way["about"], here]
+        for old_and_new in result["published"][name].values():
+            place = published.get(key)
+            row.append("" if place is None else f"{old_and_new[place] * 1e3:g}")
+        rows.append(row)
+    return _rows(*rows)
+
+
+def _sizes(ways: dict[str, Any]) -> list[int]:
+    return sorted({int(size) for way in ways.values() for size in way["sizes"]})
+
+
+def replay_peers_table() -> str:
+    """Sample, gather and update, alone: a column for each number of entries."""
+    ways = storage.load("replay_peers")["ways"]
+    sizes = _sizes(ways)
+    rows = [["alone", *(f"{size:,}" for size in sizes)]]
+    for way in ways.values():
+        row = [way["about"]]
+        for size in sizes:
+            figures = way["sizes"].get(str(size), {})
+            figure = figures.get("both", figures.get("sample"))
+            row.append(_why(figures["missing"]) if "missing" in figures else _scaled(figure, 1e6))
+        rows.append(row)
+    return _rows(*rows)
+
+
+def replay_loop_table() -> str:
+    """What each part costs within the loop."""
+    names = {
+        "sample": "sample + gather",
+        "update": "update 256",
+        "both": "the two together",
+        "tensors": "to tensors",
+        "add": "add one",
+    }
+    rows = [["in the loop", "entries", *names.values()]]
+    for way in storage.load("replay_loop")["ways"].values():
+        for size, figures in way["sizes"].items():
+            row = [way["about"], f"{int(size):,}"]
+            if "missing" in figures:
+                row += [_why(figures["missing"]), *[""] * (len(names) - 1)]
+            else:
+                row += [_scaled(figures[name], 1e6) for name in names]
+            rows.append(row)
+    return _rows(*rows)
+
+
+def replay_share_table() -> str:
+    """What replay takes of training."""
+    result = storage.load("replay_share")
+    rows = [
+        [
+            "buffer",
+            "replay, ms an update",
+            "whole update, ms",
+            "share",
+            f"replay, h over {result['updates']:,} updates",
+            "saved against the old way, h",
+        ]
+    ]
+    for way in result["ways"].values():
+        if "missing" in way:
+            rows.append([way["about"], _why(way["missing"]), "", "", "", ""])
+            continue
+        seconds, saved = way["seconds"], way["hours_saved"]
+        rows.append(
+            [
+                way["about"],
+                _scaled(seconds["replay"], 1e3),
+                _scaled(seconds["iteration"], 1e3),
+                f"{way['share']:.1%}",
+                f"{way['hours']:.2f}",
+                "–" if saved is None else f"{saved:.1f}",
+            ]
+        )
+    return _rows(*rows)
+
+
+def replay_small_table() -> str:
+    """Writing, memory and starting."""
+    result = storage.load("replay_small")
+    rows = [["", "next_obs stored", "next_obs shared"]]
+    layouts = ("plain", "shared")
+    for name, about in {"add": "`add`, µs", "extend_64": "`extend` of 64 rows, µs"}.items():
+        figures = [result[name][layout] for layout in layouts]
+        cells = (_why(it["missing"]) if "missing" in it else _scaled(it, 1e6) for it in figures)
+        rows.append([about, *cells])
+    memory = result["memory"]
+    rows.append(["an entry's fields, bytes", *(str(memory["fields"][it]) for it in layouts)])
+    whole = [memory[layout] for layout in layouts]
+    cells = (_why(it["missing"]) if "missing" in it else f"{it['entry']:.1f}" for it in whole)
+    rows.append(["an entry in the full buffer, bytes", *cells])
+    return _rows(*rows)
+
+
+def replay_start_table() -> str:
+    """What a process pays once."""
+    start = storage.load("replay_small")["start"]
+    rows = [["compiled functions' cache", "imports, s", "first calls, s", "the whole process, s"]]
+    if "missing" in start:
+        rows.append([_why(start["missing"]), "", "", ""])
+    else:
+        for kind, about in {"cold": "empty", "warm": "filled"}.items():
+            names = ("imports", "first_calls", "process")
+            rows.append([about, *(_scaled(start[kind][name], 1.0) for name in names)])
+    return _rows(*rows)
+
+
+REPLAY_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "seed probability": ("replay_tables", lambda: seed_table("probability")),
+    "seed sampling": ("replay_tables", lambda: seed_table("sampling")),
+    "seed total": ("replay_tables", lambda: seed_table("total")),
+    "replay peers": ("replay_peers", replay_peers_table),
+    "replay loop": ("replay_loop", replay_loop_table),
+    "replay share": ("replay_share", replay_share_table),
+    "replay small": ("replay_small", replay_small_table),
+    "replay start": ("replay_small", replay_start_table),
+}
+
+
 def timing_tree(run: Path) -> str:
     """The timing tree of a run."""
     from hotloop import timing
@@ -117,6 +274,9 @@ def main() -> int:
     replace(ROOT / "docs" / "ppo.md", "learning table", learning_table())
     replace(ROOT / "docs" / "ppo.md", "curves table", curves_table())
     replace(ROOT / "docs" / "timing.md", "timing table", timing_table())
+    for name, (result, table) in REPLAY_TABLES.items():
+        if (storage.RESULTS / f"{result}.json").exists():
+            replace(ROOT / "docs" / "replay-speed.md", name, table())
     if options.run:
         replace(ROOT / "README.md", "timing tree", timing_tree(options.run))
         shutil.copyfile(options.run / "learning_curve.png", ROOT / "docs" / "cartpole.png")

@@ -1,4 +1,5 @@
-"""The fields of a buffer, from what an environment says of itself. Only this module knows Gymnasium."""
+"""The fields of a buffer, from what an environment says of itself. Only this module knows
+Gymnasium."""
 
 from __future__ import annotations
 
@@ -85,8 +86,8 @@ def _of_space(space: Any, what: str) -> Any:
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
         return space.shape, np.dtype(space.dtype)
     raise SpaceError(
-        f"the {what} space {space} has no arrays of one shape: declare `fields` yourself, or turn it "
-        "into a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+        f"the {what} space {space} has no arrays of one shape: declare `fields` yourself, or turn "
+        "it into a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
     )
 
 

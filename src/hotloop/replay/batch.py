@@ -50,17 +50,46 @@ class Batch:
         return len(self.index)
 
     def __repr__(self) -> str:
-        return f"Batch({len(self)} × {', '.join(self.__dict__)})"
+        return f"Batch({len(self)} × {', '.join(self)})"
 
     def keys(self) -> list[str]:
         """The names of what it has."""
         return list(self.__dict__)
 
     def torch(self) -> Batch:
-        """The same, as torch tensors that share its memory."""
+        """The same, as torch tensors that share its memory, made when they are first asked for."""
+        return _TorchBatch(self)
+
+
+class _TorchBatch(Batch):
+    def __init__(self, batch: Batch) -> None:
+        self._arrays = batch.__dict__
+
+    def __getattr__(self, name: str) -> Any:
         import torch
 
-        return Batch(_mapped(torch.from_numpy, self.__dict__))
+        if name not in self._arrays:
+            raise AttributeError(f"this batch has no `{name}`: it has {', '.join(self._arrays)}")
+        tensor = _mapped(torch.from_numpy, {name: self._arrays[name]})[name]
+        self.__dict__[name] = tensor
+        return tensor
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self, name)
+        except AttributeError as error:
+            raise KeyError(str(error)) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def keys(self) -> list[str]:
+        """The names of what it has."""
+        return list(self._arrays)
+
+    def torch(self) -> Batch:
+        """Itself."""
+        return self
 
 
 def _mapped(function: Any, values: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from hotloop.replay.layout import (
 from hotloop.replay.memory import Memory, aligned
 from hotloop.replay.pool import FramePool
 from hotloop.replay.ranks import BLOCK, max_blocks, rank_table
-from hotloop.replay.samplers import Proportional, Sampler, Uniform
+from hotloop.replay.samplers import Prioritized, Proportional, RankBased, Sampler, Uniform
 from hotloop.replay.tree import level_sizes
 from hotloop.types import Array
 
@@ -59,8 +59,8 @@ _KINDS = {"float32": _REALS, "float64": _REALS, "bool": frozenset((bool, np.bool
 class ReplayBuffer:
     """The last `capacity` transitions, and batches of them.
 
-    Every transition has a number, counted from 0 over all that were ever stored; `batch.index` holds
-    numbers, so that what was overwritten in between is known for what it is.
+    Every transition has a number, counted from 0 over all that were ever stored; `batch.index`
+    holds numbers, so that what was overwritten in between is known for what it is.
 
     One thread may write while another one samples and updates weights.
 
@@ -198,9 +198,11 @@ class ReplayBuffer:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened that need not have: `filled_uniformly`, entries that a batch was filled with
-        because no others had weight; `stale_updates`, weights that came after their entries had
-        been overwritten."""
+        """What happened that need not have.
+
+        `filled_uniformly`: entries that a batch was filled with because no others had weight.
+        `stale_updates`: weights that came after their entries had been overwritten.
+        """
         return {
             "filled_uniformly": int(self._handle[native.FILLED]),
             "stale_updates": int(self._handle[native.STALE]),
@@ -406,8 +408,8 @@ class ReplayBuffer:
                 raise self._too_few(batch_size, size)
             if batch_size > self._scratch_size:
                 self._make_scratch(batch_size)
-            if self.sampler.has_importance:
-                beta = self.sampler.beta_after(self.num_samples) if beta is None else beta
+            if beta is None and isinstance(self.sampler, (Prioritized, RankBased)):
+                beta = self.sampler.beta_after(self.num_samples)
             block = self._blocks.take(batch_size)
             drawn = sample(self._at, block.address, batch_size, float(beta or 0.0))
             if drawn < batch_size:
@@ -817,7 +819,7 @@ def _put_of(stage: Stage, one: Field) -> tuple[Any, Any, frozenset[type] | None]
     A memoryview takes arrays of its own format and shape only, and is twice as fast as an array.
     """
     if one.place in ("row", "next"):
-        view = memoryview(stage.views[one.name][0] if one.shape else stage.views[one.name])
+        view = (stage.views[one.name][0] if one.shape else stage.views[one.name]).data
         if len(one.shape) == 1:
             return view, slice(None), None
         kinds = _KINDS.get(str(one.dtype))

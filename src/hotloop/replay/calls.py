@@ -60,8 +60,8 @@ INDEX, WEIGHT, PROBABILITY, IMPORTANCE, NUM_COPIES, COPIES = range(6)
 def _describe(handle: int, order: int, count: int, beta: float) -> None:
     """Write the numbers, weights, probabilities and importance of the slots that were chosen.
 
-    Importance is (size · P)^−β over its maximum (Schaul et al. 2016, arXiv:1511.05952, section 3.4),
-    and the maximum belongs to the least P: it is (least P / P)^β.
+    Importance is (size · P)^−β over its maximum (Schaul et al. 2016, arXiv:1511.05952, section
+    3.4), and the maximum belongs to the least P: it is (least P / P)^β.
     """
     slots, index = scratch(handle, CHOSEN), load_i64(order, INDEX)
     for number in range(count):

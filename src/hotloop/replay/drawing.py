@@ -1,14 +1,16 @@
-"""Which slots a batch consists of: uniform, proportional to shifted weights, with or without repeats.
+"""Which slots a batch consists of: uniform, proportional to shifted weights, with or without
+repeats.
 
 Without replacement the law is that of successive sampling, as in NumPy's
-`Generator.choice(replace=False, p=p)`: each draw is proportional to the weights of what was not drawn
-yet. Drawing with replacement and keeping first occurrences has exactly this law, and costs next to
-nothing as long as repeats are rare. Where they are not, because few entries hold most of the weight,
-what was drawn is taken out of the tree until the batch is complete, which is the same law again.
+`Generator.choice(replace=False, p=p)`: each draw is proportional to the weights of what was not
+drawn yet. Drawing with replacement and keeping first occurrences has exactly this law, and costs
+next to nothing as long as repeats are rare. Where they are not, because few entries hold most of
+the weight, what was drawn is taken out of the tree until the batch is complete, which is the same
+law again.
 
-Where the greatest weight is not far above the mean, a slot drawn uniformly and kept with probability
-w / max w is cheaper than a walk down the tree. All three ways may follow one another within a batch:
-given what was drawn before, each draws the next one from the same distribution.
+Where the greatest weight is not far above the mean, a slot drawn uniformly and kept with
+probability w / max w is cheaper than a walk down the tree. All three ways may follow one another
+within a batch: given what was drawn before, each draws the next one from the same distribution.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ from hotloop.replay.tree import (
 TARGETS, CANDIDATES, CHOSEN, SAVED, NUMBERS, TABLE = range(6)
 SCRATCH_WORDS = 9  # in all, in units of SCRATCH_SIZE
 
-# A uniform proposal is accepted mean/max of the time; a walk down the tree costs as much as this many.
+# A uniform proposal is accepted mean/max of the time; a walk down the tree costs as much as this
+# many.
 MAX_PROPOSALS = 3.0
 
 
@@ -173,17 +176,17 @@ def _candidates(handle: int, shift: float, count: int, slots: int, stratified: b
     leaves, size = load_i64(handle, SUMS), load_i64(handle, SIZE)
     total = sum_of_weights(handle) + shift * size
     targets = scratch(handle, TARGETS)
-    for attempt in range(8):
+    for _ in range(8):
         for number in range(count):
             unit = random_unit(handle)
             if stratified:
                 unit = (number + unit) / count
             store_f64(targets, number, unit * total)
-        descend(handle, shift, targets, slots, count)
+        descend(handle, shift, targets, slots, count, scratch(handle, NUMBERS))
         got = 0
         for number in range(count):
             slot = load_i64(slots, number)
-            if slot < size and load_f64(leaves, slot) + shift > 0.0:
+            if load_f64(leaves, slot) + shift > 0.0:
                 store_i64(slots, got, slot)
                 got += 1
         if got > 0:

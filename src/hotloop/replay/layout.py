@@ -148,13 +148,11 @@ def declared(fields: Mapping[str, Any]) -> list[Field]:
             )
         if path[0] in RESERVED or not all(isinstance(key, str) and key for key in path):
             raise ConfigError(
-                f"field `{name}` must have another name: a batch has {', '.join(RESERVED)} of its own"
+                f"field `{name}` must have another name: a batch has {', '.join(RESERVED)} already"
             )
         found.append(Field(path, shape, dtype))
     if len({one.name for one in found}) < len(found):
-        raise ConfigError(
-            "two fields have the same name, once dictionaries' keys are joined by dots"
-        )
+        raise ConfigError("two fields have one name, once dictionaries' keys are joined by dots")
     if not found:
         raise ConfigError('`fields` must declare at least one: {"obs": ((17,), np.float32), …}')
     return found

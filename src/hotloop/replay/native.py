@@ -1,8 +1,8 @@
 """What compiled functions need and Numba does not give: memory by its address, and random numbers.
 
-A buffer is one array of 64-bit words, its *handle*: counts, settings, and the addresses of all other
-arrays. A jitted call takes the handle's address and nothing else; nine arrays as arguments would cost
-15 µs in a training loop before anything is done.
+A buffer is one array of 64-bit words, its *handle*: counts, settings, and the addresses of all
+other arrays. A jitted call takes the handle's address and nothing else; nine arrays as arguments
+would cost 15 µs in a training loop before anything is done.
 
 Random numbers come from xoshiro256++ (Blackman and Vigna 2021, arXiv:1805.01407), whose four words
 lie in the handle and are saved with it.
@@ -25,21 +25,21 @@ try:
     from numba import types
     from numba.core import cgutils
     from numba.core.caching import FunctionCache
-    from numba.extending import intrinsic
+    from numba.extending import intrinsic as _intrinsic
 except ImportError as error:
     raise MissingExtraError(
         "hotloop.replay needs Numba, which is not installed: pip install 'hotloop[replay]'"
     ) from error
 
 
-
 def jit(function: Callable[..., Any]) -> Any:
     """Compile what only compiled code calls; it becomes part of the entry points that do.
 
-    The interpreter's lock stays held throughout: a call is over in microseconds, while a lock that is
-    given away may come back only after the interpreter's switch interval, 5 ms.
+    The interpreter's lock stays held throughout: a call is over in microseconds, while a lock that
+    is given away may come back only after the interpreter's switch interval, 5 ms.
     """
-    made = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    njit: Any = numba.njit
+    made = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return _without_literals(made)
 
 
@@ -72,9 +72,14 @@ class _Cache(FunctionCache):
 
 def entry(function: Callable[..., Any]) -> Any:
     """Compile what Python calls, when it is first called, and keep it on disk."""
-    dispatcher = numba.njit(error_model="numpy", no_cfunc_wrapper=True)(function)
+    njit: Any = numba.njit
+    dispatcher = njit(error_model="numpy", no_cfunc_wrapper=True)(function)
     dispatcher._cache = _Cache(function)
     return _without_literals(dispatcher)
+
+
+# Numba leaves out the first parameter of an intrinsic, which is for its compiler.
+intrinsic: Any = _intrinsic
 
 
 def _loader(kind: Any, word: Any) -> Any:
@@ -176,6 +181,8 @@ def same_bytes(one: int, other: int, size: int) -> bool:
     return _memcmp(one, other, size) == 0
 
 
+wide: Any = np.int64  # of an int32, or of a truth
+
 # The words of the handle. Addresses of arrays and counts are int64, a few are float64.
 CAPACITY, SIZE, ADDED, NUM_ENVS, N_STEP, GAMMA = range(6)
 RANDOM = 6  # four words
@@ -250,7 +257,7 @@ def random_below(handle: int, bound: int) -> int:
         threshold = (np.uint64(4294967296) - limit) % limit
         while (product & _LOW_32) < threshold:
             product = (random_word(handle) >> _32) * limit
-    return np.int64(product >> _32)
+    return wide(product >> _32)
 
 
 @jit

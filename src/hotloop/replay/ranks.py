@@ -1,12 +1,12 @@
 """Entries in the order of their priorities, for sampling by rank.
 
 A sorted list in blocks of at most 512: the greatest priority first, of equal ones the lower slot of
-the ring. The order of the blocks is a list of its own, searched by bisection. To insert or to remove
-moves half a block, 3 KB; full blocks are split, small neighbours joined. So ranks are exact at any
-moment, where Schaul et al. (2016, arXiv:1511.05952, appendix B.2.1) sort now and then.
+the ring. The order of the blocks is a list of its own, searched by bisection. To insert or to
+remove moves half a block, 3 KB; full blocks are split, small neighbours joined. So ranks are exact
+at any moment, where Schaul et al. (2016, arXiv:1511.05952, appendix B.2.1) sort now and then.
 
-The law is P(rank r) = r^−α / H(n) with H(n) = Σ_{r ≤ n} r^−α, drawn by inverting H: from a table up to
-rank 1024, beyond it by the Euler–Maclaurin formula, whose error is below 10⁻¹² there.
+The law is P(rank r) = r^−α / H(n) with H(n) = Σ_{r ≤ n} r^−α, drawn by inverting H: from a table up
+to rank 1024, beyond it by the Euler–Maclaurin formula, whose error is below 10⁻¹² there.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from hotloop.replay.native import (
     store_f64,
     store_i32,
     store_i64,
+    wide,
 )
 from hotloop.types import Array
 
@@ -68,7 +69,7 @@ def _comes_before(handle: int, place: int, key: float, slot: int) -> bool:
 
 @jit
 def _find(handle: int, key: float, slot: int) -> tuple[int, int]:
-    """The position in the order of blocks, and the place in that block, where (key, slot) belongs."""
+    """Where (key, slot) belongs: which block of the order, and the place in it."""
     order, counts = load_i64(handle, BLOCK_ORDER), load_i64(handle, BLOCK_COUNTS)
     low, high = 0, load_i64(handle, NUM_BLOCKS) - 1
     while low < high:  # the last block whose first entry does not come after it
@@ -82,7 +83,7 @@ def _find(handle: int, key: float, slot: int) -> tuple[int, int]:
         else:
             high = middle - 1
     block = load_i32(order, low)
-    first, last = 0, np.int64(load_i32(counts, block))
+    first, last = 0, wide(load_i32(counts, block))
     while first < last:
         middle = (first + last) >> 1
         if _comes_before(handle, block * BLOCK + middle, key, slot):
@@ -111,7 +112,7 @@ def _new_block(handle: int, position: int) -> int:
     store_i32(order, position, block)
     store_i32(load_i64(handle, BLOCK_COUNTS), block, 0)
     store_i64(handle, NUM_BLOCKS, num_blocks + 1)
-    return np.int64(block)
+    return wide(block)
 
 
 @jit
@@ -133,7 +134,7 @@ def insert_rank(handle: int, slot: int, key: float) -> None:
     if load_i64(handle, NUM_BLOCKS) == 0:
         _new_block(handle, 0)
     position, place = _find(handle, key, slot)
-    block = np.int64(load_i32(order, position))
+    block = wide(load_i32(order, position))
     if load_i32(counts, block) == BLOCK:
         half = BLOCK // 2
         other = _new_block(handle, position + 1)
@@ -142,7 +143,7 @@ def insert_rank(handle: int, slot: int, key: float) -> None:
         store_i32(counts, other, half)
         if place > half:
             block, place = other, place - half
-    count = np.int64(load_i32(counts, block))
+    count = wide(load_i32(counts, block))
     first = block * BLOCK + place
     _move(handle, first + 1, first, count - place)
     store_f64(load_i64(handle, BLOCK_KEYS), first, key)
@@ -156,8 +157,8 @@ def _join(handle: int, position: int) -> bool:
     order, counts = load_i64(handle, BLOCK_ORDER), load_i64(handle, BLOCK_COUNTS)
     if position < 0 or position + 1 >= load_i64(handle, NUM_BLOCKS):
         return False
-    block, other = np.int64(load_i32(order, position)), np.int64(load_i32(order, position + 1))
-    count, more = np.int64(load_i32(counts, block)), np.int64(load_i32(counts, other))
+    block, other = wide(load_i32(order, position)), wide(load_i32(order, position + 1))
+    count, more = wide(load_i32(counts, block)), wide(load_i32(counts, other))
     if count + more > BLOCK * 3 // 4:
         return False
     _move(handle, block * BLOCK + count, other * BLOCK, more)
@@ -172,8 +173,8 @@ def remove_rank(handle: int, slot: int, key: float) -> None:
     store_i64(handle, RANKS_STALE, 1)
     order, counts = load_i64(handle, BLOCK_ORDER), load_i64(handle, BLOCK_COUNTS)
     position, place = _find(handle, key, slot)
-    block = np.int64(load_i32(order, position))
-    count = np.int64(load_i32(counts, block)) - 1
+    block = wide(load_i32(order, position))
+    count = wide(load_i32(counts, block)) - 1
     first = block * BLOCK + place
     _move(handle, first, first + 1, count - place)
     store_i32(counts, block, count)
@@ -188,7 +189,7 @@ def greatest_rank(handle: int) -> float:
     """The greatest priority; −∞ where there are no entries."""
     if load_i64(handle, NUM_BLOCKS) == 0:
         return -np.inf
-    first = np.int64(load_i32(load_i64(handle, BLOCK_ORDER), 0)) * BLOCK
+    first = wide(load_i32(load_i64(handle, BLOCK_ORDER), 0)) * BLOCK
     return load_f64(load_i64(handle, BLOCK_KEYS), first)
 
 
@@ -272,7 +273,7 @@ def draw_ranks(handle: int, count: int, slots: int, ranks: int) -> None:
         total = 0
         for position in range(num_blocks):
             store_i64(before, position, total)
-            total += np.int64(load_i32(counts, load_i32(order, position)))
+            total += wide(load_i32(counts, load_i32(order, position)))
         store_i64(handle, RANKS_STALE, 0)
     size = load_i64(handle, SIZE)
     whole = sum_over_ranks(handle, size)
@@ -290,5 +291,5 @@ def draw_ranks(handle: int, count: int, slots: int, ranks: int) -> None:
             else:
                 high = middle - 1
         place = load_i32(order, low) * BLOCK + rank - 1 - load_i64(before, low)
-        store_i64(slots, number, np.int64(load_i32(load_i64(handle, BLOCK_SLOTS), place)))
+        store_i64(slots, number, wide(load_i32(load_i64(handle, BLOCK_SLOTS), place)))
         store_i64(ranks, number, rank)

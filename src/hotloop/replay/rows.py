@@ -1,7 +1,8 @@
 """Transitions as rows: how they are written, what is shared between them, how a batch is gathered.
 
-A row holds one transition's small fields side by side, so that gathering it touches few cache lines.
-Fields beyond 1 KB (images) lie apart, as frames in a pool; the row holds the numbers of its frames.
+A row holds one transition's small fields side by side, so that gathering it touches few cache
+lines. Fields beyond 1 KB (images) lie apart, as frames in a pool; the row holds the numbers of its
+frames.
 
 With sharing, a row has no `next_obs`. It has a link to where that observation lies:
 
@@ -15,8 +16,8 @@ Each environment has `n_step` heads, where its latest transitions wait until the
 complete; step s waits in head s mod n. When it leaves, its head takes the observation that follows
 its window, which is where step s + n will begin. With n = 1 a transition is stored at once.
 
-Frames are counted references: an observation that is seen as the next one, or again within a stack of
-frames, is there once.
+Frames are counted references: an observation that is seen as the next one, or again within a stack
+of frames, is there once.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ from hotloop.replay.native import (
     store_i32,
     store_i64,
     store_u8,
+    wide,
 )
 from hotloop.replay.ranks import greatest_rank, insert_rank, remove_rank
 from hotloop.replay.tree import (
@@ -141,7 +143,7 @@ def _release(apart: int, refs: int) -> None:
     """Give back the frames whose numbers lie at `refs`."""
     counts = load_i64(apart, APART_COUNTS)
     for place in range(load_i64(apart, APART_STACK)):
-        number = np.int64(load_i32(refs, place))
+        number = wide(load_i32(refs, place))
         left = load_i32(counts, number) - 1
         store_i32(counts, number, left)
         if left == 0:
@@ -155,7 +157,7 @@ def _store_frame(apart: int, source: int) -> int:
     """Copy a frame into the pool."""
     num_free = load_i64(apart, APART_NUM_FREE)
     if num_free > 0:
-        number = np.int64(load_i32(load_i64(apart, APART_FREE), num_free - 1))
+        number = wide(load_i32(load_i64(apart, APART_FREE), num_free - 1))
         store_i64(apart, APART_NUM_FREE, num_free - 1)
     else:
         number = load_i64(apart, APART_USED)
@@ -179,12 +181,12 @@ def _store_stack(apart: int, source: int, before: int, refs: int) -> None:
     for place in range(stack):
         frame = source + place * size
         if before != 0:
-            number = np.int64(load_i32(before, min(place + 1, stack - 1)))
+            number = wide(load_i32(before, min(place + 1, stack - 1)))
             if same_bytes(frame, _frame(apart, number), size):
                 store_i32(refs, place, _hold(apart, number))
                 continue
         if place > 0 and same_bytes(frame, frame - size, size):
-            store_i32(refs, place, _hold(apart, np.int64(load_i32(refs, place - 1))))
+            store_i32(refs, place, _hold(apart, wide(load_i32(refs, place - 1))))
             continue
         store_i32(refs, place, _store_frame(apart, frame))
 
@@ -193,7 +195,7 @@ def _store_stack(apart: int, source: int, before: int, refs: int) -> None:
 def _same_stack(apart: int, source: int, refs: int) -> bool:
     size = load_i64(apart, APART_FRAME_BYTES)
     for place in range(load_i64(apart, APART_STACK)):
-        number = np.int64(load_i32(refs, place))
+        number = wide(load_i32(refs, place))
         if not same_bytes(source + place * size, _frame(apart, number), size):
             return False
     return True
@@ -207,7 +209,7 @@ def _store_final(handle: int, source: int) -> int:
     """Copy an observation that no transition starts with; returns the link to it."""
     num_free = load_i64(handle, FINALS_NUM_FREE) - 1
     store_i64(handle, FINALS_NUM_FREE, num_free)
-    final = np.int64(load_i32(load_i64(handle, FINALS_FREE), num_free))
+    final = wide(load_i32(load_i64(handle, FINALS_FREE), num_free))
     size = load_i64(handle, OBS_BYTES)
     copy_bytes(load_i64(handle, FINALS) + final * size, source, size)
     return -1 - final
@@ -239,7 +241,7 @@ def _claim(handle: int) -> int:
     if added >= capacity:  # it holds the oldest entry
         row, link_at = _row(handle, slot), load_i64(handle, LINK)
         if link_at >= 0:
-            link = np.int64(load_i32(row + link_at, 0))
+            link = wide(load_i32(row + link_at, 0))
             if link >= HEAD:
                 store_i32(load_i64(handle, OPEN), link - HEAD, -1)
             elif link < 0:
@@ -430,11 +432,11 @@ def _leave_head(handle: int, env: int, step: int, last: int, closing: bool, next
         if load_i64(apart, APART_NEXT_REFS) >= 0:
             taken = load_i64(apart, APART_TAKEN)
             for place in range(load_i64(apart, APART_STACK)):
-                number = _hold(apart, np.int64(load_i32(taken, place)))
+                number = _hold(apart, wide(load_i32(taken, place)))
                 store_i32(row + load_i64(apart, APART_NEXT_REFS), place, number)
     if load_i64(handle, LINK) >= 0:
         heads_open = load_i64(handle, OPEN)
-        leads_here = np.int64(load_i32(heads_open, index))
+        leads_here = wide(load_i32(heads_open, index))
         if leads_here >= 0:
             _set_link(handle, leads_here, slot)
         if closing:
@@ -455,7 +457,7 @@ def _begin_step(handle: int, stage: int, position: int, env: int, step: int) -> 
     pending = load_u8(load_i64(handle, ENV_PENDING), env) != 0
     obs_bytes = load_i64(handle, OBS_BYTES)
     if load_i64(handle, LINK) >= 0:
-        leads_here = np.int64(load_i32(load_i64(handle, OPEN), index))
+        leads_here = wide(load_i32(load_i64(handle, OPEN), index))
         if leads_here >= 0 and not same_bytes(stage, head, obs_bytes):
             _set_link(handle, leads_here, _store_final(handle, head))
             store_i32(load_i64(handle, OPEN), index, -1)
@@ -542,7 +544,7 @@ def cut(handle: int, env: int) -> None:
         for earlier in range(step - waiting, step):
             _leave_head(handle, env, earlier, step - 1, True, following)
         if pending and load_i64(handle, LINK) >= 0:
-            leads_here = np.int64(load_i32(load_i64(handle, OPEN), index))
+            leads_here = wide(load_i32(load_i64(handle, OPEN), index))
             if leads_here >= 0:
                 _set_link(handle, leads_here, _store_final(handle, following))
                 store_i32(load_i64(handle, OPEN), index, -1)
@@ -554,11 +556,11 @@ def cut(handle: int, env: int) -> None:
         store_u8(load_i64(handle, ENV_PENDING), env, 0)
         store_i64(load_i64(handle, ENV_WAITING), env, 0)
         _refresh_added(handle, added)
-    if load_i64(handle, WEIGHTS) >= WEIGHT_EPISODE_RETURN:
-        if load_i64(load_i64(handle, ENV_LAST), env) >= 0:
-            if load_i64(handle, WEIGHTS) != WEIGHT_RETURN_SO_FAR:
-                _end_episode(handle, env)
-            store_i64(load_i64(handle, ENV_LAST), env, -1)
+    from_returns = load_i64(handle, WEIGHTS) >= WEIGHT_EPISODE_RETURN
+    if from_returns and load_i64(load_i64(handle, ENV_LAST), env) >= 0:
+        if load_i64(handle, WEIGHTS) != WEIGHT_RETURN_SO_FAR:
+            _end_episode(handle, env)
+        store_i64(load_i64(handle, ENV_LAST), env, -1)
 
 
 @jit
@@ -581,9 +583,9 @@ def _refresh_added(handle: int, added: int) -> None:
 @jit
 def _has_room(handle: int) -> bool:
     """Whether one more transition finds room, whatever it shares."""
-    if load_i64(handle, LINK) >= 0:
-        if load_i64(handle, FINALS_NUM_FREE) <= load_i64(handle, N_STEP):
-            return False
+    num_free = load_i64(handle, FINALS_NUM_FREE)
+    if load_i64(handle, LINK) >= 0 and num_free <= load_i64(handle, N_STEP):
+        return False
     for field in range(load_i64(handle, NUM_APART)):
         apart = load_i64(handle, APART) + field * APART_WORDS * 8
         room = load_i64(apart, APART_TOTAL) - load_i64(apart, APART_USED)
@@ -635,7 +637,7 @@ FROM_ROW, FROM_NEXT, FROM_POOL, FROM_POOL_NEXT = range(4)
 @jit
 def next_obs_at(handle: int, row: int) -> int:
     """The address of the observation that follows a row, of its small fields."""
-    link = np.int64(load_i32(row + load_i64(handle, LINK), 0))
+    link = wide(load_i32(row + load_i64(handle, LINK), 0))
     if link < 0:
         return load_i64(handle, FINALS) + (-1 - link) * load_i64(handle, OBS_BYTES)
     if link >= HEAD:
@@ -685,5 +687,5 @@ def gather(handle: int, slots: int, count: int, copies: int, num_copies: int) ->
                 refs = APART_REFS if kind == FROM_POOL else APART_NEXT_REFS
                 refs_at = row + load_i64(apart, refs)
                 for place in range(load_i64(apart, APART_STACK)):
-                    frame = _frame(apart, np.int64(load_i32(refs_at, place)))
+                    frame = _frame(apart, wide(load_i32(refs_at, place)))
                     copy_bytes(target + place * frame_bytes, frame, frame_bytes)

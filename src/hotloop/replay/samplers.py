@@ -47,9 +47,9 @@ class Uniform:
 class Proportional:
     """P(i) = (B_i + c) / Σ_j (B_j + c), for weights B that may be negative.
 
-    With `shift="min"`, c = |min(min_j B_j, 0)| over the live entries, exactly: the least of negative
-    weights is never drawn, as long as another one is greater. If all weights are equal to −c, a batch
-    is drawn uniformly.
+    With `shift="min"`, c = |min(min_j B_j, 0)| over the live entries, exactly: the least of
+    negative weights is never drawn, as long as another one is greater. If all weights are equal to
+    −c, a batch is drawn uniformly.
     """
 
     replacement: bool = True

@@ -1,7 +1,7 @@
 """A buffer as one file: a zip archive, not compressed, of a header and the arrays as they lie.
 
-It is written and read in pieces, so it takes no second buffer's memory. Nothing in it is pickled, and
-what is read is checked before it is used: sizes, checksums, and that no link leads outside.
+It is written and read in pieces, so it takes no second buffer's memory. Nothing in it is pickled,
+and what is read is checked before it is used: sizes, checksums, and that no link leads outside.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def restore(buffer: ReplayBuffer, path: Path) -> None:
         for name, own in _identity(buffer).items():
             if header.get(name) != own:
                 raise CheckpointError(
-                    f"{path} is of a buffer with other {name}: {header.get(name)}, and this one has "
-                    f"{own}: `ReplayBuffer.load` makes a buffer like the saved one"
+                    f"{path} is of a buffer with other {name}: {header.get(name)}, and this one "
+                    f"has {own}: `ReplayBuffer.load` makes a buffer like the saved one"
                 )
         damaged = archive.testzip()
         if damaged is not None:
@@ -138,7 +138,7 @@ def _arrays(buffer: ReplayBuffer) -> dict[str, list[Array]]:
 def _cut(pieces: list[Array]) -> Iterator[memoryview]:
     """The same as bytes, a limited number at a time."""
     for piece in pieces:
-        view = memoryview(piece).cast("B") if piece.nbytes else memoryview(b"")
+        view = piece.data.cast("B") if piece.nbytes else memoryview(b"")
         for start in range(0, len(view), _PIECE):
             yield view[start : start + _PIECE]
 
@@ -163,7 +163,8 @@ def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
         raise CheckpointError(f"there is no {path}: pass what `save` wrote") from error
     except (zipfile.BadZipFile, EOFError, KeyError, json.JSONDecodeError, UnicodeError) as error:
         raise CheckpointError(
-            f"{path} is cut short or damaged ({error}), or no saved replay buffer: take another copy"
+            f"{path} is cut short or damaged ({error}), or no saved replay buffer: take another "
+            "copy"
         ) from error
     except OSError as error:
         if isinstance(error, CheckpointError):
