@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -110,54 +111,37 @@ class Block:
     """
 
     def __init__(self, layout: Layout, size: int, weighted: bool, has_importance: bool) -> None:
-        wanted: list[tuple[tuple[str, ...], tuple[int, ...], Any, int]] = [
-            (("index",), (), np.dtype(np.int64), INDEX)
-        ]
+        self._nested = any(len(one.path) > 1 for one in layout.fields)
+        extras: list[tuple[str, Any, int]] = [("index", np.dtype(np.int64), INDEX)]
         if weighted:
-            wanted.append((("weight",), (), np.dtype(np.float64), WEIGHT))
-            wanted.append((("probability",), (), np.dtype(np.float64), PROBABILITY))
+            extras.append(("weight", np.dtype(np.float64), WEIGHT))
+            extras.append(("probability", np.dtype(np.float64), PROBABILITY))
         if has_importance:
-            wanted.append((("importance",), (), np.dtype(np.float32), IMPORTANCE))
-        num_extra = len(wanted)
-        wanted += [(one.path, one.shape, one.dtype, 0) for one in layout.fields]
-        sizes = [
-            -(-size * int(np.prod(shape)) * dtype.itemsize // 64) * 64
-            for _, shape, dtype, _ in wanted
-        ]
-        self.memory = aligned(sum(sizes), np.uint8)
+            extras.append(("importance", np.dtype(np.float32), IMPORTANCE))
+        arrays = _side_by_side(
+            [((size, *one.shape), one.dtype) for one in layout.fields]
+            + [((size,), dtype) for _, dtype, _ in extras]
+        )
+        self._watched = [arrays[0].base, *arrays]
         self.order = np.zeros(COPIES + 4 * len(layout.fields), np.int64)
         self.order[NUM_COPIES] = len(layout.fields)
         self.arrays: dict[str, Any] = {}
-        self._nested = any(len(one.path) > 1 for one in layout.fields)
-        watched: list[Any] = [self.memory, self.memory.base]
-        start, base = 0, self.memory.ctypes.data
-        for number, ((path, shape, dtype, word), taken) in enumerate(
-            zip(wanted, sizes, strict=True)
-        ):
-            num_bytes = size * int(np.prod(shape)) * dtype.itemsize
-            array: Array = self.memory[start : start + num_bytes].view(dtype).reshape(size, *shape)
-            if number < num_extra:
-                self.order[word] = base + start
-            else:
-                one = layout.fields[number - num_extra]
-                self.order[COPIES + 4 * (number - num_extra) :][:4] = (
-                    _SOURCES[one.place],
-                    one.offset if one.place in ("row", "next") else one.apart,
-                    one.size_bytes,
-                    base + start,
-                )
+        for number, one in enumerate(layout.fields):
             inside = self.arrays
-            for key in path[:-1]:
+            for key in one.path[:-1]:
                 inside = inside.setdefault(key, {})
-            inside[path[-1]] = array
-            watched.append(array)
-            start += taken
-        # Fields first, in the order in which they were declared.
-        for name in [path[0] for path, *_ in wanted[:num_extra]]:
-            self.arrays[name] = self.arrays.pop(name)
-        self.address = self.order.ctypes.data
-        self._watched = watched
-        del array, inside
+            inside[one.path[-1]] = arrays[number]
+            self.order[COPIES + 4 * number :][:4] = (
+                _SOURCES[one.place],
+                one.offset if one.place in ("row", "next") else one.apart,
+                one.size_bytes,
+                arrays[number].ctypes.data,
+            )
+        for number, (name, _, word) in enumerate(extras, len(layout.fields)):
+            self.arrays[name] = arrays[number]
+            self.order[word] = arrays[number].ctypes.data
+        self.address: int = self.order.ctypes.data
+        del arrays
         self._unused = list(map(sys.getrefcount, self._watched))
 
     def batch(self) -> Batch:
@@ -167,6 +151,17 @@ class Block:
     def is_unused(self) -> bool:
         """Whether nobody else holds the batch, one of its arrays, or what was made from them."""
         return list(map(sys.getrefcount, self._watched)) == self._unused
+
+
+def _side_by_side(wanted: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Array]:
+    """Arrays in one piece of memory, which is the base of each."""
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in wanted]
+    starts = np.cumsum([0, *(-(-size // 64) * 64 for size in sizes)])
+    memory = aligned(int(starts[-1]), np.uint8)
+    return [
+        memory[start : start + size].view(dtype).reshape(shape)
+        for (shape, dtype), size, start in zip(wanted, sizes, starts, strict=False)
+    ]
 
 
 class Blocks:

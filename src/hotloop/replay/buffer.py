@@ -17,7 +17,9 @@ from hotloop.errors import ConfigError, ReplayError, ShapeError
 from hotloop.replay import native, rows, saving
 from hotloop.replay.batch import Batch, Blocks
 from hotloop.replay.calls import (
+    MAX_WEIGHT,
     REFUSED_ENV,
+    REFUSED_REWARD,
     REFUSED_WEIGHT,
     add_weights,
     cut,
@@ -53,6 +55,7 @@ _WEIGHT_FROM = {
 }
 # Numbers that a memoryview's item of this dtype takes as they are.
 _REALS = frozenset((bool, int, float, np.float32, np.float64))
+_FORMATS = "bBhHiIlLqQfd?"  # of arrays that a memoryview takes
 _KINDS = {"float32": _REALS, "float64": _REALS, "bool": frozenset((bool, np.bool_))}
 
 
@@ -305,10 +308,11 @@ class ReplayBuffer:
             if valid is not None:
                 chosen = checked(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
                 rows_kept = np.flatnonzero(chosen)
-                numbers = np.arange(count) % num_envs if env is None else np.asarray(env)
-                env = numbers[rows_kept]
+                if env is None:
+                    env = np.arange(count) % num_envs
+                env = self._one_each("env", env, count)[rows_kept]
                 if weight is not None:
-                    weight = np.asarray(weight)[rows_kept]
+                    weight = self._one_each("weight", weight, count)[rows_kept]
                 given = {
                     name: checked(self._given[name], value, (count,))[rows_kept]
                     for name, value in given.items()
@@ -328,6 +332,8 @@ class ReplayBuffer:
             if env is not None:
                 envs = self._given_envs(np.asarray(env), count)
             done = write(self._at, self._stage_at, envs, weights, 0, count)
+            if done < 0:
+                raise self._reward_refused(-1 - done)
             while done < count:
                 self._grow()
                 done = write(self._at, self._stage_at, envs, weights, done, count)
@@ -342,11 +348,14 @@ class ReplayBuffer:
             ReplayError: there is no such environment.
         """
         with self._lock:
-            numbers = range(self.settings["num_envs"]) if env is None else [operator.index(env)]
-            for number in numbers:
-                self._given_envs(np.asarray([number]), 1)
+            first, last = 0, self.settings["num_envs"] - 1
+            if env is not None:
+                first = last = operator.index(env)
+                self._given_envs(np.asarray([first]), 1)
+            done = cut(self._at, first, last, True)
+            while done <= last:
                 self._grow()
-                cut(self._at, number)
+                done = cut(self._at, done, last, False)
 
     def update_weights(self, index: ArrayLike, weight: ArrayLike) -> int:
         """Give entries new weights; for `Prioritized` and `RankBased`, new priorities.
@@ -372,9 +381,7 @@ class ReplayBuffer:
                     f"{self.sampler} has no weights: choose another `sampler` for this buffer"
                 )
             count = self._given_numbers(index)
-            weights = np.asarray(weight)
-            if weights.shape != (count,):
-                raise ShapeError(f"`weight` must have shape ({count},), got {weights.shape}")
+            weights = self._one_each("weight", weight, count)
             self._new_weights[:count] = weights
             applied = update(self._at, count)
             if applied < 0:
@@ -565,15 +572,17 @@ class ReplayBuffer:
         if self._handle[native.KIND] == native.KIND_TREE:
             sizes = level_sizes(capacity)
             handle[native.LEVELS] = len(sizes) - 1
-            made = {"sums": aligned(sum(sizes), np.float64, fill=0)}
-            for name, fill in (("mins", np.inf), ("maxs", -np.inf)):
-                made[name] = aligned(sum(sizes[1:]), np.float64, fill=fill)
-            starts = np.cumsum([0, *sizes])[:-1] * 8
-            handle[native.SUMS : native.SUMS + len(sizes)] = made["sums"].ctypes.data + starts
-            for word, name in ((native.MINS, "mins"), (native.MAXS, "maxs")):
-                places = made[name].ctypes.data + starts[1:] - starts[1]
+            num_leaves, num_nodes = sizes[0], sum(sizes[1:])
+            # One piece of memory, so that large pages hold all of it.
+            trees = aligned(num_leaves + 3 * num_nodes, np.float64, fill=0)
+            starts = num_leaves + np.cumsum([0, *sizes[1:-1]])
+            for tree, word in enumerate((native.SUMS, native.MINS, native.MAXS)):
+                places = trees.ctypes.data + 8 * (starts + tree * num_nodes)
                 handle[word + 1 : word + len(sizes)] = places
-            return made
+            handle[native.SUMS] = trees.ctypes.data
+            trees[num_leaves + num_nodes :][:num_nodes] = np.inf
+            trees[num_leaves + 2 * num_nodes :] = -np.inf
+            return {"sums": trees}
         blocks = max_blocks(capacity)
         made = {
             "sums": aligned(capacity, np.float64, fill=0),
@@ -653,13 +662,20 @@ class ReplayBuffer:
         word = rows.APART_STAGE if one.place == "apart" else rows.APART_NEXT_STAGE
         self._apart_words[one.apart, word] = array.ctypes.data
 
+    def _one_each(self, name: str, values: ArrayLike, count: int) -> Array:
+        """An array of real numbers, one for each of `count` transitions."""
+        array = np.asarray(values)
+        if array.shape != (count,) or array.dtype.kind not in "biuf":
+            raise ShapeError(
+                f"`{name}` must be numbers, shape ({count},), got {array.dtype} {array.shape}"
+            )
+        return array
+
     def _given_weights(self, weight: ArrayLike, count: int) -> int:
         """Check weights and copy them to where the jitted code finds them, at the address."""
         if not self._takes_weight:
             raise self._weight_unused()
-        weights = np.asarray(weight)
-        if weights.shape != (count,):
-            raise ShapeError(f"`weight` must have shape ({count},), got {weights.shape}")
+        weights = self._one_each("weight", weight, count)
         self._staged_weights[:count] = weights
         address = self._staged_weights.ctypes.data
         wrong = add_weights(self._at, address, count)
@@ -681,6 +697,8 @@ class ReplayBuffer:
             self._given_envs(np.asarray([env]), 1)
         if done == REFUSED_WEIGHT:
             raise self._weight_refused(weight, 0)
+        if done == REFUSED_REWARD:
+            raise self._reward_refused(0)
         self._grow()
         write_one(self._at, env, weight)
 
@@ -750,11 +768,17 @@ class ReplayBuffer:
         return ReplayError(f"this buffer's weights {why}: leave `weight` out")
 
     def _weight_refused(self, weight: Any, place: int) -> ReplayError:
-        expected = "a finite number"
+        expected = f"a finite number, of at most {MAX_WEIGHT:g}"
         if self._handle[native.PRIORITIES]:
-            expected += " from 0 on (a priority)"
+            expected += ", from 0 on (a priority)"
         return ReplayError(
             f"`weight` must be {expected}, got {weight} at position {place}; nothing was changed"
+        )
+
+    def _reward_refused(self, place: int) -> ReplayError:
+        return ReplayError(
+            f"`reward` must be a finite number, as weights come from it; it is not at position "
+            f"{place}; nothing was stored"
         )
 
     def _no_such_number(self, number: int) -> ReplayError:
@@ -820,6 +844,8 @@ def _put_of(stage: Stage, one: Field) -> tuple[Any, Any, frozenset[type] | None]
     """
     if one.place in ("row", "next"):
         view = (stage.views[one.name][0] if one.shape else stage.views[one.name]).data
+        if view.format not in _FORMATS:
+            return None, None, frozenset()
         if len(one.shape) == 1:
             return view, slice(None), None
         kinds = _KINDS.get(str(one.dtype))

@@ -12,6 +12,9 @@ from hotloop.replay.native import (
     KIND_RANKS,
     KIND_TREE,
     KIND_UNIFORM,
+    LEVELS,
+    MAXS,
+    MINS,
     NUM_ENVS,
     PRIORITIES,
     RANK_ALPHA,
@@ -37,7 +40,7 @@ from hotloop.replay.tree import (
     least_weight,
     rebuild,
     refresh_slots,
-    sum_of_weights,
+    total_weight,
 )
 
 __all__ = [
@@ -54,6 +57,10 @@ __all__ = [
 # The words of a batch's order: addresses of what it wants to know besides its fields (0: nothing),
 # then the fields, as `gather` takes them.
 INDEX, WEIGHT, PROBABILITY, IMPORTANCE, NUM_COPIES, COPIES = range(6)
+
+
+# Beyond this, sums over all weights could be infinite.
+MAX_WEIGHT = 1e290
 
 
 @jit
@@ -83,7 +90,7 @@ def _describe(handle: int, order: int, count: int, beta: float) -> None:
         least = float(size) ** -alpha / whole
     else:
         shift = current_shift(handle)
-        total = sum_of_weights(handle) + shift * size
+        total = total_weight(handle, shift)
         no_weight = not greatest_weight(handle) + shift > 0.0
         for number in range(count):
             share = (load_f64(weights, number) + shift) / total
@@ -156,12 +163,12 @@ def add_weights(handle: int, weights: int, count: int) -> int:
             else:
                 weight += epsilon
             store_f64(weights, place, weight)
-        if not abs(weight) < 1.7e308:
+        if not abs(weight) <= MAX_WEIGHT:
             return place
     return count
 
 
-REFUSED_ENV, REFUSED_WEIGHT = -1, -2
+REFUSED_ENV, REFUSED_WEIGHT, REFUSED_REWARD = -2, -3, -1
 
 
 @entry
@@ -202,6 +209,7 @@ def update(handle: int, count: int) -> int:
     added, capacity = load_i64(handle, ADDED), load_i64(handle, CAPACITY)
     oldest = added - load_i64(handle, SIZE)
     leaves = load_i64(handle, SUMS)
+    is_tree = load_i64(handle, KIND) == KIND_TREE and load_i64(handle, LEVELS) >= 2
     for place in range(count):
         number = load_i64(numbers, place)
         if number < 0 or number >= added:
@@ -209,6 +217,10 @@ def update(handle: int, count: int) -> int:
         slot = number % capacity
         store_i64(slots, place, slot)
         prefetch(leaves + slot * 8)
+        if is_tree:  # what is dearest to wait for: the first levels of the three trees
+            for word in (SUMS, MINS, MAXS):
+                prefetch(load_i64(handle, word + 1) + (slot >> 3) * 8)
+                prefetch(load_i64(handle, word + 2) + (slot >> 6) * 8)
     wrong = add_weights(handle, weights, count)
     if wrong < count:
         return -1 - wrong

@@ -44,8 +44,9 @@ from hotloop.replay.tree import (
     descend,
     greatest_weight,
     least_weight,
+    rebase,
     refresh_slots,
-    sum_of_weights,
+    total_weight,
 )
 
 # Pieces of the work space, each of SCRATCH_SIZE words, the last of four times as many.
@@ -55,6 +56,7 @@ SCRATCH_WORDS = 9  # in all, in units of SCRATCH_SIZE
 # A uniform proposal is accepted mean/max of the time; a walk down the tree costs as much as this
 # many.
 MAX_PROPOSALS = 3.0
+PROPOSALS = 1024  # at a time; the work space is never smaller
 
 
 @jit
@@ -124,11 +126,11 @@ def _propose(handle: int, shift: float, count: int, slots: int) -> None:
     leaves, size = load_i64(handle, SUMS), load_i64(handle, SIZE)
     proposals = scratch(handle, TARGETS)
     greatest = greatest_weight(handle) + shift
-    total = sum_of_weights(handle) + shift * size
+    total = total_weight(handle, shift)
     ratio = greatest * size / total * 1.1
     got = 0
     while got < count:
-        wanted = min(int((count - got) * ratio) + 4, load_i64(handle, SCRATCH_SIZE))
+        wanted = min(int((count - got) * ratio) + 4, PROPOSALS)
         for number in range(wanted):
             slot = random_below(handle, size)
             store_i64(proposals, number, slot)
@@ -174,7 +176,7 @@ def _candidates(handle: int, shift: float, count: int, slots: int, stratified: b
         How many were drawn: at least one.
     """
     leaves, size = load_i64(handle, SUMS), load_i64(handle, SIZE)
-    total = sum_of_weights(handle) + shift * size
+    total = total_weight(handle, shift)
     targets = scratch(handle, TARGETS)
     for _ in range(8):
         for number in range(count):
@@ -200,7 +202,7 @@ def _draw_with_replacement(handle: int, shift: float, count: int) -> None:
     chosen = scratch(handle, CHOSEN)
     stratified = load_i64(handle, STRATIFIED) != 0
     size = load_i64(handle, SIZE)
-    total = sum_of_weights(handle) + shift * size
+    total = total_weight(handle, shift)
     if not stratified and (greatest_weight(handle) + shift) * size <= MAX_PROPOSALS * total:
         _propose(handle, shift, count, chosen)
         return
@@ -230,7 +232,7 @@ def _draw_distinct(handle: int, shift: float, count: int) -> int:
     """
     chosen, candidates = scratch(handle, CHOSEN), scratch(handle, CANDIDATES)
     leaves, size = load_i64(handle, SUMS), load_i64(handle, SIZE)
-    total = sum_of_weights(handle) + shift * size
+    total = total_weight(handle, shift)
     is_even = (greatest_weight(handle) + shift) * size <= MAX_PROPOSALS * total
     got, repeats = 0, 0
     while got < count and repeats <= 2 * count + 32:
@@ -288,6 +290,7 @@ def draw(handle: int, count: int) -> int:
         draw_ranks(handle, count, scratch(handle, CHOSEN), scratch(handle, NUMBERS))
         return count
     shift = current_shift(handle)
+    rebase(handle, shift)
     positive = 0
     if greatest_weight(handle) + shift > 0.0:
         positive = count

@@ -13,7 +13,7 @@ from hotloop.types import Array
 
 # Fields that take more lie apart: a batch then reads whole pages of them, and a row stays small.
 MAX_ROW_FIELD_BYTES = 1024
-RESERVED = ("index", "weight", "probability", "importance", "keys", "torch")
+RESERVED = ("index", "weight", "probability", "importance", "env", "valid", "keys", "torch")
 
 Path = tuple[str, ...]
 Place = Literal["row", "next", "apart", "apart_next"]

@@ -95,7 +95,7 @@ from hotloop.replay.tree import (
     greatest_weight,
     refresh_range,
     refresh_slots,
-    sum_of_weights,
+    total_weight,
 )
 
 HEAD = 1 << 30  # links from here on are heads
@@ -282,7 +282,7 @@ def default_weight(handle: int) -> float:
     if weights >= WEIGHT_EPISODE_RETURN:
         if load_i64(handle, RUNNING_IS_MEAN):
             size = load_i64(handle, SIZE)
-            return sum_of_weights(handle) / size if size > 0 else 0.0
+            return total_weight(handle, 0.0) / size if size > 0 else 0.0
         return load_f64(handle, RUNNING)
     return 0.0
 
@@ -520,16 +520,34 @@ def _store_linked(handle: int, stage: int, position: int, env: int, weight: floa
 
 
 @entry
-def cut(handle: int, env: int) -> None:
-    """Close an environment's windows as they are: what comes next does not follow from them.
+def cut(handle: int, env: int, last: int, begins: bool) -> int:
+    """Close the windows of environments as they are: what comes next does not follow from them.
 
-    Room for `n_step` final observations must be there.
+    Args:
+        handle: the buffer's.
+        env: the first of them.
+        last: the last one.
+        begins: whether what is usual is to be settled: not when it goes on after more room was made.
+
+    Returns:
+        The environment before which more room is needed; `last` + 1 at the end.
     """
+    if begins:
+        store_f64(handle, USUAL, default_weight(handle))
+    while env <= last:
+        if not _has_room(handle):
+            break
+        _cut_one(handle, env)
+        env += 1
+    return env
+
+
+@jit
+def _cut_one(handle: int, env: int) -> None:
     if load_i64(handle, LINKED):
         n_step = load_i64(handle, N_STEP)
         step = load_i64(load_i64(handle, ENV_STEPS), env)
         waiting = load_i64(load_i64(handle, ENV_WAITING), env)
-        store_f64(handle, USUAL, default_weight(handle))
         added = load_i64(handle, ADDED)
         index = env * n_step + step % n_step
         following = _head(handle, index)
@@ -607,11 +625,16 @@ def write(handle: int, stage: int, envs: int, weights: int, first: int, count: i
         count: where to end.
 
     Returns:
-        `count`, or the transition before which more room is needed.
+        `count`, or the transition before which more room is needed; or, with nothing stored, −1 −
+        the first one whose reward can't be a weight.
     """
     added, num_envs = load_i64(handle, ADDED), load_i64(handle, NUM_ENVS)
     stage_bytes, linked = load_i64(handle, STAGE_BYTES), load_i64(handle, LINKED) != 0
-    if first == 0:  # what is usual is settled before anything changes
+    if first == 0:  # all is checked, and what is usual is settled, before anything changes
+        if load_i64(handle, WEIGHTS) >= WEIGHT_EPISODE_RETURN:
+            for position in range(count):
+                if not abs(_own_reward(handle, stage + position * stage_bytes)) < np.inf:
+                    return -1 - position
         store_f64(handle, USUAL, default_weight(handle))
     position = first
     while position < count:

@@ -32,6 +32,7 @@ _PIECE = 1 << 24  # bytes at a time
 _WORDS = {
     "random": slice(native.RANDOM, native.RANDOM + 4),
     "added": slice(native.ADDED, native.ADDED + 1),
+    "base": slice(native.BASE, native.BASE + 1),
     "filled": slice(native.FILLED, native.FILLED + 1),
     "stale": slice(native.STALE, native.STALE + 1),
     "finals_free": slice(native.FINALS_NUM_FREE, native.FINALS_NUM_FREE + 1),

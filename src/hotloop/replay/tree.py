@@ -7,7 +7,8 @@ difference: sums don't drift, and what was overwritten leaves no trace.
 
 A shift of all weights by one constant c changes a subtree's sum by c times its number of entries.
 So one tree serves under any shift, and the entries' numbers are known: slots 0 … size − 1 are
-occupied.
+occupied. Where the weights are nearly equal and the shift large, that difference would lose digits;
+so the sums are of B + `BASE`, and the base is brought to the shift where they are far apart.
 
 The children's prefix sums are added up as a line is visited, in place of being stored: the line is
 what costs, and a stored prefix could not be recomputed from the children's sums alone.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from hotloop.replay.native import (
+    BASE,
     CAPACITY,
     LEVELS,
     MAXS,
@@ -32,6 +34,9 @@ from hotloop.replay.native import (
     store_i64,
     wide,
 )
+
+# How many times the sum of all weights a shift's share in it may be: 6 bits of 53 are lost then.
+MAX_CANCELLED = 64.0
 
 
 def level_sizes(capacity: int) -> list[int]:
@@ -49,22 +54,22 @@ def _refresh_node(handle: int, level: int, node: int) -> None:
     """Compute one word of each tree from its eight children."""
     below = load_i64(handle, SUMS + level - 1)
     first = node * 8
-    total = load_f64(below, first)
-    for child in range(1, 8):
-        total += load_f64(below, first + child)
-    store_f64(load_i64(handle, SUMS + level), node, total)
-    least, greatest = np.inf, -np.inf
+    total, least, greatest = 0.0, np.inf, -np.inf
     if level == 1:
+        base = load_f64(handle, BASE)
         for child in range(min(8, load_i64(handle, SIZE) - first)):
             weight = load_f64(below, first + child)
+            total += weight + base
             least = min(least, weight)
             greatest = max(greatest, weight)
     else:
         mins = load_i64(handle, MINS + level - 1)
         maxs = load_i64(handle, MAXS + level - 1)
         for child in range(8):
+            total += load_f64(below, first + child)
             least = min(least, load_f64(mins, first + child))
             greatest = max(greatest, load_f64(maxs, first + child))
+    store_f64(load_i64(handle, SUMS + level), node, total)
     store_f64(load_i64(handle, MINS + level), node, least)
     store_f64(load_i64(handle, MAXS + level), node, greatest)
 
@@ -98,9 +103,23 @@ def refresh_slots(handle: int, slots: int, count: int) -> None:
 
 
 @jit
-def sum_of_weights(handle: int) -> float:
-    """Of all occupied slots, without a shift."""
-    return load_f64(load_i64(handle, SUMS + load_i64(handle, LEVELS)), 0)
+def total_weight(handle: int, shift: float) -> float:
+    """Σ (B + c) over all occupied slots."""
+    total = load_f64(load_i64(handle, SUMS + load_i64(handle, LEVELS)), 0)
+    return total + (shift - load_f64(handle, BASE)) * load_i64(handle, SIZE)
+
+
+@jit
+def rebase(handle: int, shift: float) -> None:
+    """Sum up from the shifted weights themselves, where c · count cancels most of Σ B.
+
+    That costs a pass over all weights, and is needed again only when the shift has come down by far
+    more than the mean of what is shifted.
+    """
+    away = abs(shift - load_f64(handle, BASE)) * load_i64(handle, SIZE)
+    if not away <= MAX_CANCELLED * total_weight(handle, shift):
+        store_f64(handle, BASE, shift)
+        rebuild(handle)
 
 
 @jit
@@ -116,7 +135,7 @@ def greatest_weight(handle: int) -> float:
 
 
 @jit
-def descend(handle: int, shift: float, targets: int, slots: int, count: int, prefixes: int) -> None:
+def descend(handle: int, whole: float, targets: int, slots: int, count: int, prefixes: int) -> None:
     """Find the slots in whose share of the shifted weights `count` numbers fall.
 
     All go down together, a level at a time, and ask for their next line before it is needed: the
@@ -125,7 +144,7 @@ def descend(handle: int, shift: float, targets: int, slots: int, count: int, pre
 
     Args:
         handle: the buffer's.
-        shift: c, added to every weight.
+        whole: c, added to every weight.
         targets: float64, (count,), in [0, Σ(B + c)); overwritten.
         slots: int64, (count,), written. Rounding may end at a slot of weight zero: who calls
         checks. count: how many. prefixes: work space, 64 words.
@@ -137,6 +156,7 @@ def descend(handle: int, shift: float, targets: int, slots: int, count: int, pre
         words = load_i64(handle, SUMS + level)
         below = load_i64(handle, SUMS + level - 1) if level > 0 else 0
         span, last = 1 << (3 * level), (size - 1) >> (3 * level)
+        shift = whole - load_f64(handle, BASE) if level > 0 else whole
         for number in range(count):
             node = load_i64(slots, number)
             line = words + node * 64
