@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from hotloop.errors import ReplayError
 from hotloop.replay.calls import COPIES, IMPORTANCE, INDEX, NUM_COPIES, PROBABILITY, WEIGHT
 from hotloop.replay.layout import Layout
 from hotloop.replay.memory import aligned
@@ -108,9 +109,15 @@ class Block:
         size: B.
         weighted: whether there are weights and probabilities.
         has_importance: whether there are importance weights.
+
+    Attributes:
+        address: of what the jitted code is told to fill.
+        watched: everything that a user may hold of it.
+        unused: how often each of these is referred to where nobody does.
     """
 
     def __init__(self, layout: Layout, size: int, weighted: bool, has_importance: bool) -> None:
+        self.size = size
         self._nested = any(len(one.path) > 1 for one in layout.fields)
         extras: list[tuple[str, Any, int]] = [("index", np.dtype(np.int64), INDEX)]
         if weighted:
@@ -122,7 +129,7 @@ class Block:
             [((size, *one.shape), one.dtype) for one in layout.fields]
             + [((size,), dtype) for _, dtype, _ in extras]
         )
-        self._watched = [arrays[0].base, *arrays]
+        self.watched = [arrays[0].base, *arrays]
         self.order = np.zeros(COPIES + 4 * len(layout.fields), np.int64)
         self.order[NUM_COPIES] = len(layout.fields)
         self.arrays: dict[str, Any] = {}
@@ -142,15 +149,11 @@ class Block:
             self.order[word] = arrays[number].ctypes.data
         self.address: int = self.order.ctypes.data
         del arrays
-        self._unused = list(map(sys.getrefcount, self._watched))
+        self.unused = list(map(sys.getrefcount, self.watched))
 
     def batch(self) -> Batch:
         """Its arrays, as a user gets them."""
         return Batch(_mapped(lambda array: array, self.arrays) if self._nested else self.arrays)
-
-    def is_unused(self) -> bool:
-        """Whether nobody else holds the batch, one of its arrays, or what was made from them."""
-        return list(map(sys.getrefcount, self._watched)) == self._unused
 
 
 def _side_by_side(wanted: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Array]:
@@ -168,21 +171,41 @@ class Blocks:
     """Hands out memory for batches, the same again where that is safe."""
 
     KEPT = 4  # blocks of one size
+    SIZES = 8  # that are remembered
 
-    def __init__(self, layout: Layout, weighted: bool, has_importance: bool) -> None:
+    def __init__(
+        self, layout: Layout, weighted: bool, has_importance: bool, prepare: Callable[[int], None]
+    ) -> None:
         self._make = lambda size: Block(layout, size, weighted, has_importance)
+        self._prepare = prepare
         self._blocks: dict[int, list[Block]] = {}
         # Without the interpreter's lock, counts of references are not exact.
         self._reuse = getattr(sys, "_is_gil_enabled", lambda: True)()
 
     def take(self, size: int) -> Block:
-        """Memory for a batch of this size that nobody looks at."""
-        blocks = self._blocks.setdefault(size, [])
-        if self._reuse:
-            for block in blocks:
-                if block.is_unused():
+        """Memory for a batch of this size that nobody looks at.
+
+        Raises:
+            ReplayError: the size is not a whole number from 1 on.
+        """
+        blocks = self._blocks.get(size)
+        if blocks is not None and self._reuse:
+            for block in blocks:  # the one that was used longest ago comes first
+                if list(map(sys.getrefcount, block.watched)) == block.unused:
+                    if len(blocks) > 1:
+                        blocks.remove(block)
+                        blocks.append(block)
                     return block
-        block = self._make(size)
-        blocks.insert(0, block)
-        del blocks[self.KEPT :]
-        return block
+        return self._take_new(size)
+
+    def _take_new(self, size: int) -> Block:
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ReplayError(f"`batch_size` must be a whole number from 1 on, got {size!r}")
+        size = int(size)
+        self._prepare(size)
+        if size not in self._blocks and len(self._blocks) == self.SIZES:
+            del self._blocks[next(iter(self._blocks))]
+        blocks = self._blocks.setdefault(size, [])
+        blocks.append(self._make(size))
+        del blocks[: -self.KEPT]
+        return blocks[-1]

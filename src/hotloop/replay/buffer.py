@@ -308,9 +308,8 @@ class ReplayBuffer:
             if valid is not None:
                 chosen = checked(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
                 rows_kept = np.flatnonzero(chosen)
-                if env is None:
-                    env = np.arange(count) % num_envs
-                env = self._one_each("env", env, count)[rows_kept]
+                numbers = np.arange(count) % num_envs if env is None else env
+                env = self._one_each("env", numbers, count)[rows_kept]
                 if weight is not None:
                     weight = self._one_each("weight", weight, count)[rows_kept]
                 given = {
@@ -408,24 +407,18 @@ class ReplayBuffer:
             ReplayError: the buffer is empty, or has fewer entries than a batch without replacement
                 asks for; or fewer with weight, and the sampler is strict.
         """
-        batch_size = operator.index(batch_size)
-        with self._lock:
-            size = int(self._handle[native.SIZE])
-            if batch_size < 1 or size == 0 or (batch_size > size and not self._replacement):
-                raise self._too_few(batch_size, size)
-            if batch_size > self._scratch_size:
-                self._make_scratch(batch_size)
-            if beta is None and isinstance(self.sampler, (Prioritized, RankBased)):
-                beta = self.sampler.beta_after(self.num_samples)
+        acquire, release = self._hold
+        acquire()
+        try:
             block = self._blocks.take(batch_size)
-            drawn = sample(self._at, block.address, batch_size, float(beta or 0.0))
-            if drawn < batch_size:
-                raise ReplayError(
-                    f"a batch of {batch_size} needs as many entries with weight, and {drawn} of "
-                    f"{size} have some: ask for fewer, or leave `strict` out to fill it uniformly"
-                )
+            beta = self._beta() if beta is None else float(beta)
+            drawn = sample(self._at, block.address, block.size, beta)
+            if drawn != block.size:
+                raise self._too_few(block.size, drawn)
             self.num_samples += 1
             return block.batch()
+        finally:
+            release()
 
     def get(self, index: ArrayLike) -> Batch:
         """The entries with these numbers.
@@ -562,7 +555,9 @@ class ReplayBuffer:
         self._puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
         self._make_stage(64)
         self._lent: dict[str, Array] = {}
-        self._blocks = Blocks(layout, self.sampler.weighted, self.sampler.has_importance)
+        self._blocks = Blocks(
+            layout, self.sampler.weighted, self.sampler.has_importance, self._make_scratch
+        )
 
     def _make_weights(self) -> dict[str, Array]:
         """The weights, and the tree or the ranks over them."""
@@ -609,8 +604,16 @@ class ReplayBuffer:
         handle[native.NUM_FREE_BLOCKS] = handle[native.MAX_BLOCKS] = blocks
         return made
 
+    def _beta(self) -> float:
+        """β of the next batch."""
+        if isinstance(self.sampler, (Prioritized, RankBased)):
+            return float(self.sampler.beta_after(self.num_samples))
+        return 0.0
+
     def _make_scratch(self, count: int) -> None:
-        """Work space for batches of up to `count`."""
+        """Have work space for batches of up to `count`."""
+        if count <= self._scratch_size:
+            return
         size = 1 << (count - 1).bit_length()
         self._scratch = aligned(SCRATCH_WORDS * size, np.int64, fill=0)
         self._scratch_size = size
@@ -726,8 +729,7 @@ class ReplayBuffer:
                 f"{numbers.shape}"
             )
         count = len(numbers)
-        if count > self._scratch_size:
-            self._make_scratch(count)
+        self._make_scratch(count)
         self._numbers[:count] = numbers
         return count
 
@@ -791,14 +793,18 @@ class ReplayBuffer:
             "`batch.index`"
         )
 
-    def _too_few(self, batch_size: int, size: int) -> ReplayError:
-        if batch_size < 1:
-            return ReplayError(f"`batch_size` must be at least 1, got {batch_size}")
+    def _too_few(self, batch_size: int, found: int) -> ReplayError:
+        size = len(self)
         if size == 0:
             return ReplayError("the buffer is empty: add transitions before sampling")
+        if batch_size > size and not self._replacement:
+            return ReplayError(
+                f"a batch of {batch_size} without replacement needs as many entries, and there are "
+                f"{size}: add more, ask for fewer, or draw with replacement"
+            )
         return ReplayError(
-            f"a batch of {batch_size} without replacement needs as many entries, and there are "
-            f"{size}: add more, ask for fewer, or draw with replacement"
+            f"a batch of {batch_size} needs as many entries with weight, and {found} of {size} "
+            "have some: ask for fewer, or leave `strict` out to fill it uniformly"
         )
 
 

@@ -55,7 +55,7 @@ SCRATCH_WORDS = 9  # in all, in units of SCRATCH_SIZE
 
 # A uniform proposal is accepted mean/max of the time; a walk down the tree costs as much as this
 # many.
-MAX_PROPOSALS = 3.0
+MAX_PROPOSALS = 4.0
 PROPOSALS = 1024  # at a time; the work space is never smaller
 
 
@@ -175,7 +175,7 @@ def _candidates(handle: int, shift: float, count: int, slots: int, stratified: b
     Returns:
         How many were drawn: at least one.
     """
-    leaves, size = load_i64(handle, SUMS), load_i64(handle, SIZE)
+    leaves = load_i64(handle, SUMS)
     total = total_weight(handle, shift)
     targets = scratch(handle, TARGETS)
     for _ in range(8):
@@ -273,8 +273,12 @@ def draw(handle: int, count: int) -> int:
     """Choose a batch of `count` slots, into the work space.
 
     Returns:
-        `count`, or with `STRICT` the number of entries that have weight, where that is smaller.
+        `count`; 0 if there are too few entries; or with `STRICT` the number of those that have
+        weight, where that is smaller.
     """
+    size = load_i64(handle, SIZE)
+    if size == 0 or (count > size and not load_i64(handle, REPLACEMENT)):
+        return 0
     epoch = load_i64(handle, EPOCH) + 1
     if epoch == 0x7FFFFFFF:  # the table's marks of old would be taken for new ones
         for place in range(load_i64(handle, SCRATCH_SIZE) * 4):

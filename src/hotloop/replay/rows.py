@@ -527,7 +527,7 @@ def cut(handle: int, env: int, last: int, begins: bool) -> int:
         handle: the buffer's.
         env: the first of them.
         last: the last one.
-        begins: whether what is usual is to be settled: not when it goes on after more room was made.
+        begins: settle what is usual; not when it goes on after more room was made.
 
     Returns:
         The environment before which more room is needed; `last` + 1 at the end.
@@ -681,7 +681,7 @@ def gather(handle: int, slots: int, count: int, copies: int, num_copies: int) ->
         num_copies: how many.
     """
     linked, row_bytes = load_i64(handle, LINK) >= 0, load_i64(handle, ROW_BYTES)
-    ahead, num_envs = 12, load_i64(handle, NUM_ENVS)
+    ahead, num_envs = 24, load_i64(handle, NUM_ENVS)
     for number in range(-ahead, count):
         if number + ahead < count:  # what will be needed soon; its successor is mostly N rows on
             row = _row(handle, load_i64(slots, number + ahead))

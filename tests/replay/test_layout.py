@@ -1,0 +1,837 @@
+"""Where fields lie: what that takes, what may go in, and what comes out without a copy."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FrameStackObservation
+
+import hotloop
+from hotloop.errors import ConfigError, OutputError, ReplayError, ShapeError, SpaceError
+from hotloop.replay import Batch, Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
+from tests.envs.toy import SpaceEnv, numbered
+from tests.reference import replay as reference
+
+FLAGS: dict[str, Any] = {"terminated": ((), np.bool_), "truncated": ((), np.bool_)}
+CHEETAH: dict[str, Any] = {
+    "obs": ((17,), np.float32),
+    "action": ((6,), np.float32),
+    "reward": ((), np.float32),
+    "next_obs": ((17,), np.float32),
+    **FLAGS,
+}
+CHEETAH_BYTES = 17 * 4 + 6 * 4 + 4 + 2  # 98: of one transition, next_obs not counted
+VECTOR: dict[str, Any] = {"x": ((3,), np.float32)}
+
+
+def steps(count: int, *, length: int, obs_shape: tuple[int, ...] = (17,)) -> dict[str, np.ndarray]:
+    """One environment's transitions, in episodes of `length` steps."""
+    rng = np.random.default_rng(0)
+    obs = rng.standard_normal((count + 1, *obs_shape), np.float32)
+    next_obs = obs[1:].copy()
+    last = np.arange(1, count + 1) % length == 0
+    next_obs[last] += 1.0  # what follows an episode's end is not what the next one begins with
+    return {
+        "obs": obs[:-1],
+        "action": rng.standard_normal((count, 6), np.float32),
+        "reward": rng.standard_normal(count, np.float32),
+        "next_obs": next_obs,
+        "terminated": last,
+        "truncated": np.zeros(count, np.bool_),
+    }
+
+
+def flat(values: Any, above: str = "") -> dict[str, Any]:
+    """Leaves of dictionaries and tuples, by names joined by dots."""
+    found = {}
+    parts = enumerate(values) if isinstance(values, tuple) else values.items()
+    for key, value in parts:
+        name = f"{above}.{key}" if above else str(key)
+        found.update(flat(value, name) if isinstance(value, (dict, tuple)) else {name: value})
+    return found
+
+
+def assert_same_entries(buffer: ReplayBuffer, twin: reference.Replay) -> None:
+    """Every byte of every live entry."""
+    assert twin.numbers == list(range(buffer.num_added - len(buffer), buffer.num_added))
+    found = flat(vars(buffer.get(twin.numbers)))
+    for name in twin.entries[twin.numbers[0]].fields:
+        column = [twin.entries[number].fields[name] for number in twin.numbers]
+        want = np.stack(column).astype(found[name].dtype)
+        assert found[name].shape == want.shape, name
+        assert found[name].tobytes() == want.tobytes(), name
+
+
+# Memory.
+
+
+def test_sharing_keeps_an_observation_once():
+    capacity = 100_000
+    buffer = ReplayBuffer(capacity, CHEETAH, share_next_obs=True)
+    for _ in range(2):  # the second time in place of the first
+        buffer.extend(**steps(capacity, length=1000))
+        assert buffer.memory()["total"] <= 1.10 * CHEETAH_BYTES * capacity
+    single = ReplayBuffer(capacity, CHEETAH)
+    assert single.memory()["total"] <= 1.02 * (CHEETAH_BYTES + 17 * 4) * capacity
+
+
+def test_final_observations_have_room_as_they_come():
+    capacity = 10_000
+    buffer = ReplayBuffer(capacity, CHEETAH, share_next_obs=True)
+    before = buffer.memory()
+    columns = steps(capacity, length=1)  # every observation is a final one
+    buffer.extend(**columns)
+    after = buffer.memory()
+    assert before["finals"] <= 0.02 * 17 * 4 * capacity
+    assert 17 * 4 * capacity <= after["finals"] <= 1.6 * (17 * 4 + 4) * capacity
+    assert after["rows"] == before["rows"]
+    batch = buffer.get(np.arange(capacity))
+    np.testing.assert_array_equal(batch.next_obs, columns["next_obs"])
+    buffer.extend(**columns)  # no more of them than there are entries
+    assert buffer.memory()["finals"] == after["finals"]
+
+
+@pytest.mark.parametrize("sampler", [Proportional(), Prioritized()])
+def test_the_tree_takes_no_more_than_two_numbers_an_entry(sampler):
+    buffer = ReplayBuffer(100_000, VECTOR, sampler=sampler)
+    assert buffer.memory()["weights"] <= 16 * 100_000
+
+
+def test_memory_is_by_what_it_is_for():
+    buffer = ReplayBuffer(100, CHEETAH, sampler=RankBased(), share_next_obs=True)
+    memory = buffer.memory()
+    assert memory.pop("total") == sum(memory.values())
+    assert memory.keys() == {"rows", "finals", "apart", "weights", "heads"}
+    assert memory["apart"] == 0
+    assert ReplayBuffer(100, VECTOR).memory()["weights"] == 0
+    assert ReplayBuffer(100, VECTOR).memory()["rows"] == 12 * 100
+
+
+class Frames:
+    """Stacks of the last four frames, each frame a new one; a reset fills the stack with one.
+
+    Args:
+        length: steps an episode.
+    """
+
+    def __init__(self, length: int, shape: tuple[int, ...] = (84, 84), seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.length, self.shape = length, shape
+        self.time = 0
+
+    def frame(self) -> np.ndarray:
+        return self.rng.integers(0, 256, (1, *self.shape), np.uint8)
+
+    def step(self) -> dict[str, Any]:
+        if self.time % self.length == 0:
+            self.stack = np.repeat(self.frame(), 4, axis=0)
+        self.time += 1
+        obs, self.stack = self.stack, np.concatenate([self.stack[1:], self.frame()])
+        return {
+            "obs": obs,
+            "action": self.time % 6,
+            "reward": 1.0,
+            "next_obs": self.stack,
+            "terminated": self.time % self.length == 0,
+            "truncated": False,
+        }
+
+
+def stacked(capacity: int, **options: Any) -> ReplayBuffer:
+    obs = ((4, 84, 84), np.uint8)
+    fields = {
+        "obs": obs,
+        "action": ((), np.int64),
+        "reward": ((), np.float32),
+        "next_obs": obs,
+        **FLAGS,
+    }
+    options = {"share_next_obs": True, "frame_stacks": ("obs",)} | options
+    return ReplayBuffer(capacity, fields, seed=0, **options)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_frames_of_stacks_are_there_once(n_step):
+    capacity, length = 400, 50
+    buffer = stacked(capacity, n_step=n_step)
+    frames = Frames(length)
+    for _ in range(capacity):
+        buffer.add(**frames.step())
+    # A frame a step, and the first of each episode.
+    (pool,) = buffer._pools
+    assert pool.num_used - pool.num_free == capacity + capacity // length
+    room = 84 * 84 * capacity
+    assert buffer.memory()["apart"] <= 1.25 * room  # one by one they would take eight times that
+    assert buffer.memory()["total"] <= 1.27 * room
+    for _ in range(2 * capacity + length // 2):  # in the middle of an episode
+        buffer.add(**frames.step())
+    # Of the oldest entry's stack three more are kept, and of the episode that it belongs to.
+    assert pool.num_used - pool.num_free <= capacity + capacity // length + n_step + 4
+    assert buffer.memory()["apart"] <= 1.25 * room
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_frames_come_out_as_they_went_in(n_step):
+    capacity = 30
+    buffer = stacked(capacity, n_step=n_step)
+    twin = reference.Replay(capacity, Uniform(), n_step=n_step)
+    frames = Frames(length=7)
+    for _ in range(100):
+        step = frames.step()
+        buffer.add(**step)
+        twin.add(step)
+    assert_same_entries(buffer, twin)
+
+
+def test_interleaved_environments_keep_frames_once():
+    capacity, length, num_envs = 400, 50, 4
+    buffer = stacked(capacity, num_envs=num_envs)
+    worlds = [Frames(length, seed=seed) for seed in range(num_envs)]
+    for _ in range(capacity // num_envs):
+        rows = [world.step() for world in worlds]
+        buffer.extend(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
+    (pool,) = buffer._pools
+    assert pool.num_used - pool.num_free == capacity + capacity // length
+
+
+def test_images_that_are_no_stacks_are_shared_with_the_next_step():
+    image = ((40, 40), np.uint8)
+    buffer = ReplayBuffer(200, {"obs": image, "next_obs": image, **FLAGS}, share_next_obs=True)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (201, 40, 40), np.uint8)
+    for time in range(200):
+        ends = time % 20 == 19
+        buffer.add(obs=images[time], next_obs=images[time + 1], terminated=ends, truncated=False)
+    (pool,) = buffer._pools
+    # The next episode's first image is stored anew: nobody says that it is the same.
+    assert pool.num_used - pool.num_free <= 201 + 200 // 20
+    np.testing.assert_array_equal(buffer.get(np.arange(200)).next_obs, images[1:])
+
+
+# Fields.
+
+
+def test_fields_may_be_dictionaries():
+    fields = {
+        "obs": {"pos": ((3,), np.float32), "deep": {"image": ((40, 40), np.uint8)}},
+        "next_obs": {"pos": ((3,), np.float32), "deep": {"image": ((40, 40), np.uint8)}},
+        "mask": ((), np.bool_),
+    }
+    for share_next_obs in (False, True):
+        buffer = ReplayBuffer(10, fields, seed=0, share_next_obs=share_next_obs)
+        pos = np.arange(15, dtype=np.float32).reshape(5, 3)
+        image = np.arange(5 * 1600).reshape(5, 40, 40).astype(np.uint8)
+
+        def observed(where: Any, pos: Any = pos, image: Any = image) -> dict[str, Any]:
+            return {"pos": pos[where], "deep": {"image": image[where]}}
+
+        buffer.add(obs=observed(0), next_obs=observed(1), mask=True)
+        buffer.extend(
+            obs=observed(slice(1, 4)), next_obs=observed(slice(2, 5)), mask=[False, True, False]
+        )
+        batch = buffer.get([3, 0, 2])
+        np.testing.assert_array_equal(batch.obs["pos"], pos[[3, 0, 2]])
+        np.testing.assert_array_equal(batch["obs"]["deep"]["image"], image[[3, 0, 2]])
+        np.testing.assert_array_equal(batch.next_obs["pos"], pos[[4, 1, 3]])
+        np.testing.assert_array_equal(batch.next_obs["deep"]["image"], image[[4, 1, 3]])
+        np.testing.assert_array_equal(batch.mask, [False, True, True])
+        assert batch.keys() == ["obs", "next_obs", "mask", "index"]
+        assert torch.equal(batch.torch().obs["pos"], torch.from_numpy(batch.obs["pos"]))
+
+
+def test_tuples_go_where_keys_are_numbers():
+    fields = {"obs": {"0": ((2,), np.float32), "1": {"a": ((), np.int64)}}}
+    buffer = ReplayBuffer(10, fields)
+    buffer.add(obs=(np.ones(2, np.float32), {"a": 7}))
+    buffer.extend(obs=(np.zeros((2, 2), np.float32), {"a": [8, 9]}))
+    batch = buffer.get([0, 2])
+    np.testing.assert_array_equal(batch.obs["0"], [[1, 1], [0, 0]])
+    np.testing.assert_array_equal(batch.obs["1"]["a"], [7, 9])
+
+
+@pytest.mark.parametrize(
+    "dtype", ["b", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?"]
+)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1, 2), (700,)])
+def test_every_kind_of_numbers(dtype, shape):
+    buffer = ReplayBuffer(4, {"before": ((), np.uint8), "x": (shape, dtype)})
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2 if dtype == "?" else 256, (6, *shape, np.dtype(dtype).itemsize))
+    values = bits.astype(np.uint8).reshape(6, -1).view(dtype).reshape(6, *shape)
+    for number in range(3):
+        buffer.add(before=number, x=values[number])
+    buffer.extend(before=np.arange(3, 6, dtype=np.uint8), x=values[3:])
+    batch = buffer.get([2, 3, 4, 5])
+    assert batch.x.dtype == np.dtype(dtype)
+    assert batch.x.tobytes() == values[2:].tobytes()
+    np.testing.assert_array_equal(batch.before, [2, 3, 4, 5])
+
+
+def test_numbers_of_the_same_kind_are_converted():
+    fields = {"f": ((2,), np.float32), "i": ((), np.int32), "b": ((), np.bool_), "r": ((), "f4")}
+    buffer = ReplayBuffer(8, fields)
+    buffer.add(f=np.array([0.1, 2.0]), i=np.int64(3), b=np.bool_(True), r=np.float64(0.1))
+    buffer.add(f=[1, 2], i=4, b=1, r=1)
+    buffer.add(f=(0.5, 1), i=True, b=False, r=True)
+    buffer.add(f=torch.tensor([3.0, 4.0]), i=torch.tensor(5), b=torch.tensor(True), r=np.int8(2))
+    batch = buffer.get(np.arange(4))
+    np.testing.assert_array_equal(batch.f, np.float32([[0.1, 2], [1, 2], [0.5, 1], [3, 4]]))
+    np.testing.assert_array_equal(batch.i, [3, 4, 1, 5])
+    np.testing.assert_array_equal(batch.b, [True, True, False, True])
+    np.testing.assert_array_equal(batch.r, np.float32([0.1, 1, 1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("x", np.zeros(4, np.float32), r"`x` must have shape \(3,\), got \(4,\)"),
+        ("x", np.zeros((1, 3), np.float32), r"shape \(3,\), got \(1, 3\): `extend` takes a batch"),
+        ("x", 1.0, r"`x` must have shape \(3,\), got \(\)"),
+        ("x", np.zeros(3, np.complex64), r"`x` must be float32, got complex64: convert it"),
+        ("x", ["a", "b", "c"], r"`x` must be float32, got <U1"),
+        ("x", [1.0, [2.0], 3.0], r"`x` must be an array of float32, shape \(3,\), got list"),
+        ("x", None, r"`x` must have shape \(3,\), got \(\)"),
+        (
+            "n",
+            np.float32(1),
+            r"`n` must be uint8, got float32: convert it with .astype\(np.uint8\)",
+        ),
+        ("n", np.int64(1), r"`n` must be uint8, got int64"),
+        ("n", 256, r"`n` must be uint8, got int64"),
+        ("n", -1, r"`n` must be uint8, got int64"),
+        ("n", 0.5, r"`n` must be uint8, got float64"),
+        ("s", 70_000, r"`s` must be int16, got int64"),
+        ("s", np.zeros(1, np.int16), r"`s` must have shape \(\), got \(1,\)"),
+        ("b", 2, r"`b` must be bool, got int64"),
+        ("b", np.uint8(1), r"`b` must be bool, got uint8"),
+        ("b", None, r"`b` must be bool, got object"),
+    ],
+)
+def test_what_has_another_shape_or_kind_is_refused(name, value, message):
+    good = {"x": np.ones(3, np.float32), "n": 7, "s": -7, "b": True}
+    fields = {"x": ((3,), "f4"), "n": ((), "u1"), "s": ((), "i2"), "b": ((), "?")}
+    buffer = ReplayBuffer(4, fields)
+    buffer.add(**good)
+    with pytest.raises(ShapeError, match=message):
+        buffer.add(**{**good, name: value})
+    assert buffer.num_added == 1
+    np.testing.assert_array_equal(buffer.get([0]).x, [[1, 1, 1]])
+    assert buffer.get([0]).n == [7]
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"x": np.zeros((2, 4), np.float32)}, r"`x` must have shape \(2, 3\), got \(2, 4\)"),
+        ({"x": np.zeros((3, 3), np.float32)}, r"must have shape \(3,\), got \(2,\)"),
+        ({"x": np.zeros(3, np.float32)}, r"shape \(3, 3\), got \(3,\): `add` takes one transition"),
+        ({"n": 7}, r"`n` must have shape \(2,\), got \(\): `add` takes one transition"),
+        ({"n": np.zeros(2)}, r"`n` must be uint8, got float64"),
+        ({"weight": [1.0]}, r"`weight` must be numbers, shape \(2,\), got float64 \(1,\)"),
+        ({"weight": [1.0] * 3, "valid": [True, True]}, r"shape \(2,\), got float64 \(3,\)"),
+        ({"env": [0]}, r"`env` must be integers, shape \(2,\), got int64 \(1,\)"),
+        ({"env": [0.0, 1.0]}, r"`env` must be integers, shape \(2,\), got float64"),
+        ({"env": [0, 0, 1], "valid": [True, False]}, r"`env` must be .*\(2,\), got int64 \(3,\)"),
+        ({"valid": [1, 0, 1]}, r"`valid` must have shape \(2,\), got \(3,\)"),
+        ({"valid": np.array([1.0, 0.0])}, r"`valid` must be bool, got float64"),
+    ],
+)
+def test_batches_of_another_shape_or_kind_are_refused(told, message):
+    good = {"x": np.ones((2, 3), np.float32), "n": [1, 2], "weight": [1.0, 2.0], "env": [1, 0]}
+    buffer = ReplayBuffer(
+        4, {"x": ((3,), "f4"), "n": ((), "u1")}, sampler=Proportional(), num_envs=2
+    )
+    with pytest.raises(ShapeError, match=message):
+        buffer.extend(**{**good, **told})
+    assert buffer.num_added == 0
+    buffer.extend(**good)
+    assert buffer.num_added == 2
+
+
+def test_names_must_be_right():
+    buffer = ReplayBuffer(4, {"reward": ((), "f4"), "obs": {"a": ((2,), "f4")}})
+    with pytest.raises(ShapeError, match=r"no field `rewards`; did you mean 'reward'.*`obs\.a`"):
+        buffer.add(rewards=1.0, obs={"a": np.zeros(2)})
+    with pytest.raises(ShapeError, match=r"field `obs\.a` is missing: a transition has `reward`"):
+        buffer.add(reward=1.0)
+    with pytest.raises(ShapeError, match=r"no field `obs\.b`"):
+        buffer.extend(reward=[1.0], obs={"a": np.zeros((1, 2)), "b": [1.0]})
+    with pytest.raises(ReplayError, match="must be from 0 to 0, got 1: say `num_envs`"):
+        buffer.add(reward=1.0, obs={"a": np.zeros(2)}, env=1)
+    with pytest.raises(ReplayError, match="must be from 0 to 0, got -1"):
+        buffer.extend(reward=[1.0], obs={"a": np.zeros((1, 2))}, env=[-1])
+    assert len(buffer) == buffer.num_added == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "at least one"),
+        ({"obs": {}}, "at least one"),
+        ({"x": np.float32}, r"`x` must be declared as \(shape, dtype\)"),
+        ({"x": ((3,), "no such")}, r"`x` must be declared as \(shape, dtype\)"),
+        ({"x": ((3,), object)}, "of numbers"),
+        ({"x": ((3,), "U3")}, "of numbers"),
+        ({"x": ((0,), "f4")}, r"lengths from 1 on, got shape \(0,\)"),
+        ({"weight": ((), "f4")}, "`weight` must have another name"),
+        ({"index": {"a": ((), "f4")}}, "must have another name"),
+        ({"env": ((), "i8")}, "`env` must have another name"),
+        ({"valid": ((), "?")}, "`valid` must have another name"),
+        ({"a": {"b": ((), "f4")}, "a.b": ((), "f4")}, "once dictionaries' keys are joined by dots"),
+    ],
+)
+def test_fields_that_make_no_sense(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        ReplayBuffer(4, fields)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share_next_obs": True}, "sharing needs fields `obs` and `next_obs`"),
+        ({"frame_stacks": ("x",)}, "`frame_stacks` needs `share_next_obs=True`"),
+        ({"capacity": 0}, "`capacity` must be at least 1, got 0"),
+        ({"num_envs": 0}, "`num_envs` must be at least 1"),
+        ({"n_step": 0}, "`n_step` must be at least 1"),
+        ({"gamma": 1.5}, "`gamma` must be from 0 to 1, got 1.5"),
+        ({"weight_from": "return"}, "`weight_from` must be one of episode_return, "),
+        ({"weight_from": "episode_return"}, "gives weights to Proportional, not to Uniform"),
+        (
+            {"weight_from": "episode_return", "sampler": Proportional()},
+            "`weight_from` needs a field `reward`.*there is none",
+        ),
+        ({"running_weight": "median"}, "`running_weight` must be 'mean' or a finite number"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ReplayBuffer(**{"capacity": 4, "fields": VECTOR, **options})
+
+
+def test_frame_stacks_must_be_shared_fields_with_a_first_axis():
+    fields = {"obs": ((), "f4"), "next_obs": ((), "f4"), "image": ((4, 2), "u1")}
+    with pytest.raises(ConfigError, match="names `image`; shared fields are obs"):
+        ReplayBuffer(4, fields, share_next_obs=True, frame_stacks=("image",))
+    with pytest.raises(ConfigError, match="`obs` has no first axis"):
+        ReplayBuffer(4, fields, share_next_obs=True, frame_stacks="obs")
+    fields["next_obs"] = ((2,), "f4")
+    with pytest.raises(ConfigError, match=r"alike, got \(\) float32 and \(2,\) float32"):
+        ReplayBuffer(4, fields, share_next_obs=True)
+
+
+# Environments.
+
+
+def play(env: gymnasium.Env, buffer: ReplayBuffer, twin: reference.Replay, count: int) -> None:
+    """Random actions, into both."""
+    env.action_space.seed(0)
+    obs, _ = env.reset(seed=0)
+    for _ in range(count):
+        action = env.action_space.sample()
+        next_obs, reward, terminated, truncated, _ = env.step(action)
+        step = {
+            "obs": obs,
+            "action": action,
+            "reward": reward,
+            "next_obs": next_obs,
+            "terminated": terminated,
+            "truncated": truncated,
+        }
+        buffer.add(**step)
+        twin.add({name: np.asarray(value) for name, value in flat(step).items()})
+        obs = env.reset()[0] if terminated or truncated else next_obs
+
+
+def declared(buffer: ReplayBuffer) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {one.name: (one.shape, one.dtype.name) for one in buffer.fields}
+
+
+@pytest.mark.parametrize(
+    ("name", "obs", "action"),
+    [
+        ("CartPole-v1", ((4,), "float32"), ((), "int64")),
+        ("Pendulum-v1", ((3,), "float32"), ((1,), "float32")),
+    ],
+)
+def test_for_an_environment(name, obs, action):
+    env = gymnasium.make(name)
+    buffer = ReplayBuffer.for_env(env, 150, seed=0)
+    assert declared(buffer) == {
+        "obs": obs,
+        "action": action,
+        "reward": ((), "float32"),
+        "next_obs": obs,
+        "terminated": ((), "bool"),
+        "truncated": ((), "bool"),
+    }
+    assert buffer.settings["share_next_obs"]
+    assert buffer.settings["num_envs"] == 1
+    twin = reference.Replay(150, Uniform())
+    play(env, buffer, twin, 400)
+    assert_same_entries(buffer, twin)
+
+
+PARTS = spaces.Dict(
+    {
+        "position": spaces.Box(-1, 1, (2, 3), np.float64),
+        "gear": spaces.Discrete(4, start=1),
+        "camera": spaces.Box(0, 255, (40, 40), np.uint8),
+        "pair": spaces.Tuple((spaces.MultiBinary(3), spaces.MultiDiscrete([2, 3]))),
+    }
+)
+
+
+def test_for_an_environment_with_a_dictionary():
+    env = SpaceEnv(PARTS)
+    buffer = ReplayBuffer.for_env(env, 20, seed=0)
+    found = declared(buffer)
+    assert {name: one for name, one in found.items() if name.startswith("obs")} == {
+        "obs.position": ((2, 3), "float32"),
+        "obs.gear": ((), "int64"),
+        "obs.camera": ((40, 40), "uint8"),
+        "obs.pair.0": ((3,), "int8"),
+        "obs.pair.1": ((2,), "int64"),
+    }
+    twin = reference.Replay(20, Uniform())
+    play(env, buffer, twin, 50)
+    assert_same_entries(buffer, twin)
+    assert buffer.sample(5).obs["pair"]["1"].shape == (5, 2)
+
+
+def test_for_an_environment_of_tuples():
+    env = SpaceEnv(spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32))))
+    buffer = ReplayBuffer.for_env(env, 20, seed=0)
+    twin = reference.Replay(20, Uniform())
+    play(env, buffer, twin, 50)
+    assert_same_entries(buffer, twin)
+
+
+def test_for_stacks_of_frames():
+    env = FrameStackObservation(gymnasium.make("CartPole-v1"), 4)
+    buffer = ReplayBuffer.for_env(env, 150, seed=0)
+    assert buffer.settings["frame_stacks"] == ["obs"]
+    twin = reference.Replay(150, Uniform())
+    play(env, buffer, twin, 400)
+    assert_same_entries(buffer, twin)
+    (pool,) = buffer._pools
+    episodes = sum(bool(entry.fields["terminated"]) for entry in twin.entries.values()) + 1
+    assert pool.num_used - pool.num_free <= 150 + episodes + 3
+    plain = ReplayBuffer.for_env(env, 150, share_next_obs=False)
+    assert plain.settings["frame_stacks"] == []
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_for_a_vector_environment(mode):
+    envs = SyncVectorEnv([numbered(number) for number in range(3)], autoreset_mode=mode)
+    buffer = ReplayBuffer.for_env(envs, 50, seed=0, n_step=2, gamma=0.5)
+    assert declared(buffer)["obs"] == ((3,), "float32")
+    assert declared(buffer)["action"] == ((), "int64")
+    assert buffer.settings["num_envs"] == 3
+    twin = reference.Replay(50, Uniform(), num_envs=3, n_step=2, gamma=0.5)
+    rng = np.random.default_rng(0)
+    obs, _ = envs.reset(seed=0)
+    obs, done = obs.copy(), np.zeros(3, bool)
+    for _ in range(60):
+        action = rng.integers(0, 3, 3)
+        following, reward, terminated, truncated, info = envs.step(action)
+        next_obs = following.copy()
+        ended = terminated | truncated
+        if mode == AutoresetMode.SAME_STEP and ended.any():
+            for env in np.flatnonzero(ended):
+                next_obs[env] = info["final_obs"][env]
+        valid = ~done if mode == AutoresetMode.NEXT_STEP else None
+        columns = {
+            "obs": obs,
+            "action": action,
+            "reward": reward.astype(np.float32),
+            "next_obs": next_obs,
+            "terminated": terminated,
+            "truncated": truncated,
+        }
+        buffer.extend(valid=valid, **columns)
+        rows = [{name: column[env] for name, column in columns.items()} for env in range(3)]
+        twin.extend(rows, valid=None if valid is None else valid.tolist())
+        obs, done = following.copy(), ended
+    assert buffer.num_added > 100
+    assert_same_entries(buffer, twin)
+
+
+def test_for_frames_in_a_vector_environment():
+    def make() -> gymnasium.Env:
+        return FrameStackObservation(gymnasium.make("CartPole-v1"), 3)
+
+    envs = SyncVectorEnv([make, make])
+    buffer = ReplayBuffer.for_env(envs, 50)
+    assert buffer.settings["frame_stacks"] == ["obs"]
+    assert buffer.settings["num_envs"] == 2
+    assert declared(buffer)["obs"] == ((3, 4), "float32")
+
+
+def test_for_what_make_vec_made():
+    envs = hotloop.make_vec(numbered(), 4)
+    buffer = ReplayBuffer.for_env(envs, 60, seed=0)
+    assert declared(buffer)["obs"] == ((3,), "float32")
+    assert buffer.settings["num_envs"] == 4
+    twin = reference.Replay(60, Uniform(), num_envs=4)
+    rng = np.random.default_rng(0)
+    obs = envs.reset().copy()
+    for _ in range(40):
+        action = rng.integers(0, 3, 4)
+        step = envs.step(action)
+        columns = {
+            "obs": obs,
+            "action": action,
+            "reward": step.reward,
+            "next_obs": step.next_obs,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+        }
+        buffer.extend(valid=step.valid, **columns)
+        rows = [{name: column[env] for name, column in columns.items()} for env in range(4)]
+        twin.extend(rows, valid=step.valid.tolist())
+        obs = step.obs.copy()
+    envs.close()
+    assert_same_entries(buffer, twin)
+
+
+def test_for_env_takes_options_and_their_own_say():
+    env = gymnasium.make("CartPole-v1")
+    buffer = ReplayBuffer.for_env(env, 10, num_envs=5, share_next_obs=False, sampler=RankBased())
+    assert buffer.settings["num_envs"] == 5
+    assert not buffer.settings["share_next_obs"]
+    assert buffer.sampler == RankBased()
+
+
+def test_for_env_refuses_what_it_can_not_hold():
+    words = SpaceEnv(spaces.Dict({"text": spaces.Text(5)}))
+    with pytest.raises(SpaceError, match=r"observation space Text.*declare `fields`"):
+        ReplayBuffer.for_env(words, 10)
+    with pytest.raises(ConfigError, match=r"must be a Gymnasium environment.*got int"):
+        ReplayBuffer.for_env(3, 10)
+
+
+# Batches.
+
+
+def filled(count: int = 100, **options: Any) -> ReplayBuffer:
+    """Entry k is (k, k, k)."""
+    options = {"sampler": Prioritized(), "seed": 0} | options
+    buffer = ReplayBuffer(count, {"x": ((3,), np.float32), "n": ((), np.int64)}, **options)
+    numbers = np.arange(count)
+    buffer.extend(x=np.repeat(numbers[:, None], 3, axis=1).astype(np.float32), n=numbers)
+    return buffer
+
+
+def address(batch: Batch) -> int:
+    return batch.x.ctypes.data
+
+
+def test_tensors_share_the_batch_s_memory():
+    batch = filled().sample(8)
+    tensors = batch.torch()
+    assert (
+        tensors.keys() == batch.keys() == ["x", "n", "index", "weight", "probability", "importance"]
+    )
+    for name in batch.keys():  # noqa: SIM118
+        assert tensors[name].data_ptr() == batch[name].ctypes.data, name
+        assert tuple(tensors[name].shape) == batch[name].shape
+    assert tensors.x.dtype == torch.float32
+    assert tensors.index.dtype == torch.int64
+    batch.x[:] = 7.0
+    assert (tensors.x == 7.0).all()
+
+
+def test_batches_have_arrays_of_their_own():
+    """Each is contiguous, aligned, writable, and no part of another one or of the buffer."""
+    buffer = filled()
+    batch = buffer.sample(5)
+    spans = sorted((array.ctypes.data, array.nbytes) for array in vars(batch).values())
+    for (start, size), (following, _) in itertools.pairwise(spans):
+        assert start + size <= following
+    for array in vars(batch).values():
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert array.ctypes.data % 64 == 0
+    batch.x[:] = -1.0
+    batch.weight[:] = 1e9
+    np.testing.assert_array_equal(buffer.get([3]).x, [[3, 3, 3]])
+    assert (buffer.get(np.arange(100)).weight == 1.0).all()
+
+
+def test_memory_is_used_again_once_nobody_looks():
+    buffer = filled()
+    places = set()
+    for _ in range(50):
+        batch = buffer.sample(8)
+        places.add(address(batch))
+        del batch
+    assert len(places) == 1
+    # The usual loop holds one batch while the next one is drawn.
+    for _ in range(50):
+        batch = buffer.sample(8)
+        places.add(address(batch))
+    assert len(places) <= 2
+
+
+HOLDERS = {
+    "batch": lambda batch: batch,
+    "array": lambda batch: batch.x,
+    "slice": lambda batch: batch.x[2:4],
+    "row": lambda batch: batch.x[3],
+    "slice of a slice": lambda batch: batch.x[1:][1:, :2],
+    "transposed": lambda batch: batch.x.T,
+    "viewed as bytes": lambda batch: batch.x.view(np.uint8),
+    "reshaped": lambda batch: batch.x.reshape(-1)[::2],
+    "memoryview": lambda batch: memoryview(batch.x)[1:3],
+    "tensors": lambda batch: batch.torch(),
+    "tensor": lambda batch: batch.torch().x,
+    "slice of a tensor": lambda batch: batch.torch().x[1:3],
+    "tensor of a slice": lambda batch: torch.from_numpy(batch.x[1:3]),
+    "tensor's array": lambda batch: torch.from_numpy(batch.x).numpy(),
+    "tensor's view": lambda batch: torch.as_tensor(batch.x).view(-1).detach(),
+    "dlpack": lambda batch: np.from_dlpack(batch.x),
+    "another field": lambda batch: batch.probability[:1],
+    "list": lambda batch: [{"deep": batch.index}],
+    "closure": lambda batch: lambda: batch.x,
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("method", ["sample", "get"])
+def test_what_is_held_stays_as_it_is(holder, method):
+    buffer = filled()
+
+    def take() -> Batch:
+        return buffer.sample(6) if method == "sample" else buffer.get([5, 4, 3, 2, 1, 0])
+
+    batch = take()
+    own = address(batch)
+    x = batch.x.copy()
+    held = HOLDERS[holder](batch)
+    del batch
+    places = set()
+    for _ in range(12):
+        others = [take() for _ in range(3)]
+        places.update(address(other) for other in others)
+        for other in others:
+            other.x[:] = -5.0
+            other.index[:] = -5
+    assert own not in places
+    if holder in ("array", "tensor", "dlpack"):
+        np.testing.assert_array_equal(np.asarray(held), x)
+    if holder == "closure":
+        np.testing.assert_array_equal(held(), x)
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_was_released_is_used_again(holder):
+    buffer = filled()
+    batch = buffer.sample(6)
+    own = address(batch)
+    held = HOLDERS[holder](batch)
+    del batch
+    assert address(buffer.sample(6)) != own
+    del held
+    two = [buffer.sample(6), buffer.sample(6)]
+    assert own in map(address, two)
+
+
+def test_many_batches_can_be_held():
+    buffer = filled(1000)
+    batches = [buffer.sample(16) for _ in range(40)]
+    assert len({address(batch) for batch in batches}) == 40
+    for batch in batches:
+        np.testing.assert_array_equal(batch.x, np.repeat(batch.n[:, None], 3, axis=1))
+        np.testing.assert_array_equal(batch.n, batch.index)
+
+
+def test_a_batch_outlives_its_buffer():
+    buffer = filled()
+    batch = buffer.sample(8)
+    tensor = batch.torch().x
+    want = batch.n.copy()
+    del buffer, batch
+    gc.collect()
+    np.testing.assert_array_equal(tensor.numpy()[:, 0], want)
+
+
+def test_what_went_in_is_copied():
+    buffer = ReplayBuffer(4, {"x": ((2,), np.float32), "image": ((2000,), np.uint8)})
+    x, image = np.ones(2, np.float32), np.ones(2000, np.uint8)
+    buffer.add(x=x, image=image)
+    buffer.extend(x=x[None], image=image[None])
+    x[:], image[:] = 5, 5
+    batch = buffer.get([0, 1])
+    assert (batch.x == 1).all()
+    assert (batch.image == 1).all()
+
+
+def test_batches_tell_what_they_have():
+    batch = filled().sample(3)
+    assert len(batch) == 3
+    assert list(batch) == batch.keys()
+    assert batch["x"] is batch.x
+    assert repr(batch) == "Batch(3 × x, n, index, weight, probability, importance)"
+    with pytest.raises(AttributeError, match="no `reward`: it has x, n, index"):
+        _ = batch.reward
+    with pytest.raises(KeyError, match="no `reward`: a batch has x, n"):
+        _ = batch["reward"]
+    assert filled(sampler=Uniform()).sample(3).keys() == ["x", "n", "index"]
+
+
+# Files.
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_mapped_buffer_draws_the_same(tmp_path, n_step):
+    shape = (6, 16, 16)
+    fields = {**CHEETAH, "obs": (shape, np.uint8), "next_obs": (shape, np.uint8)}
+    fields["mask"] = ((1500,), np.bool_)
+    buffers = [
+        ReplayBuffer(
+            60,
+            fields,
+            sampler=Prioritized(),
+            seed=3,
+            n_step=n_step,
+            share_next_obs=True,
+            frame_stacks=("obs",),
+            memory_map=memory_map,
+        )
+        for memory_map in (None, tmp_path)
+    ]
+    assert list(tmp_path.iterdir()) == []  # the files have no names
+    frames = Frames(length=9, shape=(16, 16))
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        step = frames.step()
+        for name in ("obs", "next_obs"):
+            step[name] = np.concatenate([step[name][:1], step[name][:1], step[name]])
+        step["action"] = rng.random(6).astype(np.float32)
+        step["mask"] = rng.random(1500) < 0.5
+        for buffer in buffers:
+            buffer.add(**step)
+    for _ in range(5):
+        one, other = (buffer.sample(32) for buffer in buffers)
+        for name, array in vars(one).items():
+            assert array.tobytes() == other[name].tobytes(), name
+        for buffer in buffers:
+            buffer.update_weights(one.index, one.reward + 1.0)
+    assert buffers[0].memory() == buffers[1].memory()
+
+
+def test_a_map_must_lie_somewhere(tmp_path):
+    with pytest.raises(OutputError, match=r"no 1,200 bytes for the replay in .*nowhere"):
+        ReplayBuffer(100, VECTOR, memory_map=tmp_path / "nowhere")
+    fields = dict.fromkeys("abcdefgh", ((128,), np.float64))  # 9 TB in all
+    with pytest.raises(OutputError, match="bytes for the replay in"):
+        ReplayBuffer((1 << 30) - 1, fields, memory_map=tmp_path)
+    assert list(tmp_path.iterdir()) == []
