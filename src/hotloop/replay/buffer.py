@@ -6,7 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,6 @@ from hotloop.replay import native, rows, saving
 from hotloop.replay.batch import Batch, Blocks
 from hotloop.replay.calls import (
     MAX_WEIGHT,
-    REFUSED_ENV,
     REFUSED_REWARD,
     REFUSED_WEIGHT,
     add_weights,
@@ -36,6 +35,7 @@ from hotloop.replay.layout import (
     Layout,
     Stage,
     arrange,
+    as_array,
     checked,
     declared,
     missing_fields,
@@ -127,12 +127,18 @@ class ReplayBuffer:
         memory_map: str | os.PathLike[str] | None = None,
     ) -> None:
         self.sampler: Sampler = sampler if sampler is not None else Uniform()
+        if not isinstance(self.sampler, Sampler):
+            raise ConfigError(
+                "`sampler` must be Uniform(), Proportional(), Prioritized() or RankBased(), got "
+                f"{sampler!r}"
+            )
+        n_step = _whole("n_step", n_step)
         self.settings: dict[str, Any] = {
-            "capacity": int(capacity),
-            "num_envs": int(num_envs),
+            "capacity": _whole("capacity", capacity),
+            "num_envs": _whole("num_envs", num_envs),
             "share_next_obs": bool(share_next_obs) or n_step > 1,
-            "n_step": int(n_step),
-            "gamma": float(gamma),
+            "n_step": n_step,
+            "gamma": gamma,
             "weight_from": weight_from,
             "running_weight": running_weight,
             "frame_stacks": [frame_stacks] if isinstance(frame_stacks, str) else list(frame_stacks),
@@ -148,13 +154,16 @@ class ReplayBuffer:
             keeps_raw_reward=weight_from == "return_to_go" and n_step > 1,
             keeps_previous=returns and num_envs > 1,
         )
+        try:
+            random = np.random.SeedSequence(seed).generate_state(4, np.uint64)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"`seed` must be a whole number from 0 on, got {seed!r}") from error
         self._lock = threading.RLock()
         self._hold = self._lock.acquire, self._lock.release  # half of what `with` costs
         self._memory = Memory(memory_map)
         self.num_samples = 0  # batches drawn so far
         self._build()
-        words = np.random.SeedSequence(seed).generate_state(4, np.uint64)
-        self._handle.view(np.uint64)[native.RANDOM : native.RANDOM + 4] = words
+        self._handle.view(np.uint64)[native.RANDOM : native.RANDOM + 4] = random
 
     @classmethod
     def for_env(
@@ -179,8 +188,8 @@ class ReplayBuffer:
         from hotloop.replay.adapters import describe
 
         found = describe(env)
-        options.setdefault("share_next_obs", True)
-        options.setdefault("frame_stacks", found.frame_stacks)
+        if options.setdefault("share_next_obs", True) or options.get("n_step", 1) > 1:
+            options.setdefault("frame_stacks", found.frame_stacks)
         if num_envs is None:
             num_envs = found.num_envs
         return cls(capacity, found.fields, num_envs=num_envs, **options)
@@ -259,12 +268,16 @@ class ReplayBuffer:
                 if self._needs_weight:
                     raise self._weight_missing()
                 weight = nan
-            elif not self._takes_weight:
-                raise self._weight_unused()
-            elif weight != weight:
-                raise self._weight_refused(weight, 0)
-            if type(weight) is not float or type(env) is not int:  # each type is compiled anew
-                weight, env = self._as_numbers(weight, env)
+            else:
+                if not self._takes_weight:
+                    raise self._weight_unused()
+                if type(weight) is not float:  # each type would be compiled anew
+                    weight = self._as_float(weight)
+                if weight != weight:
+                    raise self._weight_refused(weight, 0)
+            if env:
+                self._given_envs(as_array("env", [env]), 1)
+                env = int(env)
             done = write_one(self._at, env, weight)
             if done <= 0:
                 self._write_one_more(done, env, weight)
@@ -295,7 +308,8 @@ class ReplayBuffer:
         """
         with self._lock:
             given = self._named(fields)
-            first = np.shape(next(iter(given.values())))
+            name, value = next(iter(given.items()))
+            first = as_array(name, value).shape
             if not first:
                 raise ShapeError("`extend` takes a batch, (B, …) each: `add` takes one transition")
             count = first[0]
@@ -329,7 +343,7 @@ class ReplayBuffer:
             elif self._needs_weight:
                 raise self._weight_missing()
             if env is not None:
-                envs = self._given_envs(np.asarray(env), count)
+                envs = self._given_envs(as_array("env", env), count)
             done = write(self._at, self._stage_at, envs, weights, 0, count)
             if done < 0:
                 raise self._reward_refused(-1 - done)
@@ -411,8 +425,11 @@ class ReplayBuffer:
         acquire()
         try:
             block = self._blocks.take(batch_size)
-            beta = self._beta() if beta is None else float(beta)
-            drawn = sample(self._at, block.address, block.size, beta)
+            if beta is None:
+                beta = self._beta()
+            elif not 0 <= beta < inf:
+                raise ReplayError(f"`beta` must be a finite number from 0 on, got {beta}")
+            drawn = sample(self._at, block.address, block.size, float(beta))
             if drawn != block.size:
                 raise self._too_few(block.size, drawn)
             self.num_samples += 1
@@ -467,12 +484,18 @@ class ReplayBuffer:
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Take over what `save` wrote, into this buffer.
 
+        Until all of it has been found good, both contents are in memory.
+
         Raises:
             CheckpointError: the file is missing, cut short or damaged, of another version, or of a
                 buffer with other fields or settings; this one is as it was.
         """
         with self._lock:
-            saving.restore(self, Path(path))
+            saved = saving.load(type(self), Path(path), self._memory.directory, like=self)
+            for name, value in vars(saved).items():
+                if name not in ("_lock", "_hold"):
+                    setattr(self, name, value)
+            self._blocks = self._make_blocks()
 
     # What the public methods stand on.
 
@@ -555,9 +578,11 @@ class ReplayBuffer:
         self._puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
         self._make_stage(64)
         self._lent: dict[str, Array] = {}
-        self._blocks = Blocks(
-            layout, self.sampler.weighted, self.sampler.has_importance, self._make_scratch
-        )
+        self._blocks = self._make_blocks()
+
+    def _make_blocks(self) -> Blocks:
+        sampler = self.sampler
+        return Blocks(self.layout, sampler.weighted, sampler.has_importance, self._make_scratch)
 
     def _make_weights(self) -> dict[str, Array]:
         """The weights, and the tree or the ranks over them."""
@@ -667,7 +692,7 @@ class ReplayBuffer:
 
     def _one_each(self, name: str, values: ArrayLike, count: int) -> Array:
         """An array of real numbers, one for each of `count` transitions."""
-        array = np.asarray(values)
+        array = as_array(name, values)
         if array.shape != (count,) or array.dtype.kind not in "biuf":
             raise ShapeError(
                 f"`{name}` must be numbers, shape ({count},), got {array.dtype} {array.shape}"
@@ -686,18 +711,14 @@ class ReplayBuffer:
             raise self._weight_refused(weights[wrong], wrong)
         return address
 
-    def _as_numbers(self, weight: Any, env: Any) -> tuple[float, int]:
-        try:
-            return float(weight), operator.index(env)
-        except (TypeError, ValueError) as error:
-            raise ShapeError(
-                f"`weight` must be a number and `env` an integer, got {weight!r} and {env!r}"
-            ) from error
+    def _as_float(self, weight: Any) -> float:
+        array = as_array("weight", weight)
+        if array.shape != () or array.dtype.kind not in "biuf":
+            raise ShapeError(f"`weight` must be a number, got {weight!r:.60}")
+        return float(array) + 0.0
 
     def _write_one_more(self, done: int, env: int, weight: float) -> None:
         """Store the transition that `write_one` could not, or say why not."""
-        if done == REFUSED_ENV:
-            self._given_envs(np.asarray([env]), 1)
         if done == REFUSED_WEIGHT:
             raise self._weight_refused(weight, 0)
         if done == REFUSED_REWARD:
@@ -722,7 +743,7 @@ class ReplayBuffer:
 
     def _given_numbers(self, index: ArrayLike) -> int:
         """Copy entries' numbers into the work space; how many they are."""
-        numbers = np.asarray(index)
+        numbers = as_array("index", index)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
             raise ShapeError(
                 f"`index` must be integers, (B,), as `batch.index` has them, got {numbers.dtype} "
@@ -772,7 +793,9 @@ class ReplayBuffer:
     def _weight_refused(self, weight: Any, place: int) -> ReplayError:
         expected = f"a finite number, of at most {MAX_WEIGHT:g}"
         if self._handle[native.PRIORITIES]:
-            expected += ", from 0 on (a priority)"
+            expected = (
+                f"a finite number from 0 on (a priority), whose power α is at most {MAX_WEIGHT:g}"
+            )
         return ReplayError(
             f"`weight` must be {expected}, got {weight} at position {place}; nothing was changed"
         )
@@ -808,15 +831,20 @@ class ReplayBuffer:
         )
 
 
+def _whole(name: str, value: Any) -> int:
+    """A count, as a user gives it."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ConfigError(f"`{name}` must be a whole number from 1 on, got {value!r}")
+    return int(value)
+
+
 def _check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sampler) -> None:
     """Whether options make sense together."""
-    for name, least in (("capacity", 1), ("num_envs", 1), ("n_step", 1)):
-        if settings[name] < least:
-            raise ConfigError(f"`{name}` must be at least {least}, got {settings[name]}")
     if settings["capacity"] >= rows.HEAD:
         raise ConfigError(f"`capacity` must be below {rows.HEAD:,}, got {settings['capacity']:,}")
-    if not 0 <= settings["gamma"] <= 1:
-        raise ConfigError(f"`gamma` must be from 0 to 1, got {settings['gamma']}")
+    gamma = settings["gamma"]
+    if not (isinstance(gamma, (int, float)) and 0 <= gamma <= 1):
+        raise ConfigError(f"`gamma` must be a number from 0 to 1, got {gamma!r}")
     weight_from, running = settings["weight_from"], settings["running_weight"]
     if weight_from is not None and weight_from not in _WEIGHT_FROM:
         raise ConfigError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hotloop.replay.drawing import CHOSEN, NUMBERS, SAVED, current_shift, draw, scratch
 from hotloop.replay.native import (
     ADDED,
@@ -15,7 +17,6 @@ from hotloop.replay.native import (
     LEVELS,
     MAXS,
     MINS,
-    NUM_ENVS,
     PRIORITIES,
     RANK_ALPHA,
     SINGLE,
@@ -80,31 +81,34 @@ def _describe(handle: int, order: int, count: int, beta: float) -> None:
     probability = load_i64(order, PROBABILITY)
     for number in range(count):
         store_f64(weights, number, load_f64(leaves, load_i64(slots, number)))
+    importance, beta_alpha = load_i64(order, IMPORTANCE), beta
+    ratios = scratch(handle, SAVED)  # weights as they were drawn by, or 1 / rank
     least = 0.0
     if kind == KIND_RANKS:
         ranks, alpha = scratch(handle, NUMBERS), load_f64(handle, RANK_ALPHA)
-        whole = sum_over_ranks(handle, size)
+        whole, beta_alpha = sum_over_ranks(handle, size), beta * alpha
         for number in range(count):
-            share = float(load_i64(ranks, number)) ** -alpha / whole
-            store_f64(probability, number, share)
-        least = float(size) ** -alpha / whole
+            rank = float(load_i64(ranks, number))
+            store_f64(ratios, number, 1.0 / rank)
+            store_f64(probability, number, rank**-alpha / whole)
+        least = 1.0 / size
     else:
         shift = current_shift(handle)
-        total = total_weight(handle, shift)
-        no_weight = not greatest_weight(handle) + shift > 0.0
+        total, least = total_weight(handle, shift), least_weight(handle) + shift
+        if not greatest_weight(handle) + shift > 0.0:  # then all are alike
+            shift, total, least = np.nan, float(size), 1.0
         for number in range(count):
-            share = (load_f64(weights, number) + shift) / total
-            store_f64(probability, number, 1.0 / size if no_weight else share)
-        least = 1.0 / size if no_weight else (least_weight(handle) + shift) / total
-    importance = load_i64(order, IMPORTANCE)
+            weight = load_f64(weights, number) + shift if shift == shift else 1.0
+            store_f64(ratios, number, weight)
+            store_f64(probability, number, weight / total)
     if importance == 0:
         return
     if not load_i64(handle, WHOLE_BUFFER) or not least > 0.0:
-        least = load_f64(probability, 0)
+        least = load_f64(ratios, 0)
         for number in range(count):
-            least = min(least, load_f64(probability, number))
+            least = min(least, load_f64(ratios, number))
     for number in range(count):
-        store_f32(importance, number, (least / load_f64(probability, number)) ** beta)
+        store_f32(importance, number, (least / load_f64(ratios, number)) ** beta_alpha)
 
 
 @entry
@@ -156,7 +160,7 @@ def add_weights(handle: int, weights: int, count: int) -> int:
     for place in range(count):
         weight = load_f64(weights, place)
         if priorities:
-            if not weight >= 0.0:
+            if not 0.0 <= weight < np.inf:
                 return place
             if alpha != 1.0:
                 weight = (weight + epsilon) ** alpha
@@ -168,7 +172,7 @@ def add_weights(handle: int, weights: int, count: int) -> int:
     return count
 
 
-REFUSED_ENV, REFUSED_WEIGHT, REFUSED_REWARD = -2, -3, -1
+REFUSED_REWARD, REFUSED_WEIGHT = -1, -2
 
 
 @entry
@@ -183,8 +187,6 @@ def write_one(handle: int, env: int, weight: float) -> int:
     Returns:
         1; 0 if more room is needed; or, with nothing changed, `REFUSED_…`.
     """
-    if env < 0 or env >= load_i64(handle, NUM_ENVS):
-        return REFUSED_ENV
     given = scratch(handle, SAVED)
     store_i64(given, 0, env)
     store_f64(given, 1, weight)

@@ -253,6 +253,7 @@ def _draw_distinct(handle: int, shift: float, count: int) -> int:
     _take_out(handle, shift, 0, got)
     removed = got
     while got < count and greatest_weight(handle) + shift > 0.0:
+        rebase(handle, shift)
         drawn = _candidates(handle, shift, count - got, candidates, False)
         for number in range(drawn):
             slot = load_i64(candidates, number)

@@ -13,7 +13,7 @@ from hotloop.types import Array
 
 # Fields that take more lie apart: a batch then reads whole pages of them, and a row stays small.
 MAX_ROW_FIELD_BYTES = 1024
-RESERVED = ("index", "weight", "probability", "importance", "env", "valid", "keys", "torch")
+RESERVED = ("index", "weight", "probability", "importance", "env", "valid", "self", "keys", "torch")
 
 Path = tuple[str, ...]
 Place = Literal["row", "next", "apart", "apart_next"]
@@ -128,6 +128,10 @@ def declared(fields: Mapping[str, Any]) -> list[Field]:
         ConfigError: there are none, or one is not a shape and a dtype of numbers.
     """
     found = []
+    if not isinstance(fields, Mapping):
+        raise ConfigError(
+            f'`fields` must be a dictionary, {{"obs": ((17,), np.float32), …}}, got {fields!r}'
+        )
     for path, value in flatten(fields):
         name = ".".join(map(str, path))
         try:
@@ -203,9 +207,9 @@ def arrange(
         if one.path not in stacked and one.size_bytes <= MAX_ROW_FIELD_BYTES:
             small.append(one)
             continue
-        stack = one.shape[0] if one.path in stacked else 1
         if one.path in stacked and not one.shape:
             raise ConfigError(f"`{one.name}` has no first axis that could be a stack of frames")
+        stack = one.shape[0] if one.path in stacked else 1
         aparts.append(Apart(one.name, one.size_bytes // stack, stack, one.path in shared))
         placed[one.path] = _at(one, "apart", apart=len(aparts) - 1)
 
@@ -320,19 +324,25 @@ class Stage:
                 )
 
 
+def as_array(name: str, value: Any) -> Array:
+    """What a user passes, as an array.
+
+    Raises:
+        ShapeError: it can't be one.
+    """
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ShapeError(f"`{name}` must be an array, got {value!r:.60}: {error}") from error
+
+
 def checked(one: Field, value: Any, leading: tuple[int, ...]) -> Array:
     """What a user passes for a field, as an array that can be copied into it.
 
     Raises:
         ShapeError: its shape, or its kind of numbers, is another.
     """
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ShapeError(
-            f"`{one.name}` must be an array of {one.dtype}, shape {(*leading, *one.shape)}, got "
-            f"{type(value).__name__}: {error}"
-        ) from error
+    array = as_array(one.name, value)
     if array.shape != (*leading, *one.shape):
         raise ShapeError(
             f"`{one.name}` must have shape {(*leading, *one.shape)}, got {array.shape}"
@@ -341,12 +351,11 @@ def checked(one: Field, value: Any, leading: tuple[int, ...]) -> Array:
         )
     # Python's own numbers have no dtype that anybody chose.
     plain = isinstance(value, (bool, int, float, list, tuple))
-    if not np.can_cast(array.dtype, one.dtype, "same_kind") and not (
-        plain and _fits(array, one.dtype)
-    ):
+    fits = _fits(array, one.dtype) if plain else np.can_cast(array.dtype, one.dtype, "same_kind")
+    if not fits:
         raise ShapeError(
-            f"`{one.name}` must be {one.dtype}, got {array.dtype}: convert it with "
-            f".astype(np.{one.dtype})"
+            f"`{one.name}` must be {one.dtype}, got {array.dtype}"
+            + (f" {value!r:.60}" if plain else f": convert it with .astype(np.{one.dtype})")
         )
     return array
 
@@ -355,7 +364,7 @@ def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
     """Whether Python's numbers are representable: integers within range, 0 and 1 as bools."""
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind not in "fc"):
         return False
-    return bool((array.astype(dtype) == array).all()) if dtype.kind in "biu" else True
+    return dtype.kind not in "biu" or bool((array.astype(dtype) == array).all())
 
 
 def missing_fields(layout: Layout, given: Mapping[str, Any]) -> ShapeError:

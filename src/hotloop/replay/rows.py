@@ -93,6 +93,7 @@ from hotloop.replay.native import (
 from hotloop.replay.ranks import greatest_rank, insert_rank, remove_rank
 from hotloop.replay.tree import (
     greatest_weight,
+    rebase,
     refresh_range,
     refresh_slots,
     total_weight,
@@ -282,7 +283,10 @@ def default_weight(handle: int) -> float:
     if weights >= WEIGHT_EPISODE_RETURN:
         if load_i64(handle, RUNNING_IS_MEAN):
             size = load_i64(handle, SIZE)
-            return total_weight(handle, 0.0) / size if size > 0 else 0.0
+            if size == 0:
+                return 0.0
+            rebase(handle, current_shift(handle))
+            return total_weight(handle, 0.0) / size
         return load_f64(handle, RUNNING)
     return 0.0
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.replay.native import (
@@ -28,6 +30,21 @@ from hotloop.replay.native import (
 )
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _make_plain(settings: Any) -> None:
+    """Make NumPy's numbers Python's, which can be saved, and see that switches are switches."""
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        if isinstance(value, np.generic):
+            value = value.item()
+            object.__setattr__(settings, one.name, value)
+        if isinstance(one.default, bool) and not isinstance(value, bool):
+            raise ConfigError(f"`{one.name}` must be True or False, got {value!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
     """Every entry is as likely as any other."""
@@ -37,6 +54,9 @@ class Uniform:
 
     weighted: ClassVar[bool] = False
     has_importance: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _make_plain(self)
 
     def words(self) -> dict[int, float]:
         """What the handle holds of these settings."""
@@ -65,11 +85,9 @@ class Proportional:
     has_importance: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.shift, str):
-            if self.shift != "min":
-                raise ConfigError(f"`shift` must be 'min' or a number, got '{self.shift}'")
-        elif not math.isfinite(self.shift):
-            raise ConfigError(f"`shift` must be 'min' or a finite number, got {self.shift}")
+        _make_plain(self)
+        if self.shift != "min" and not _is_number(self.shift):
+            raise ConfigError(f"`shift` must be 'min' or a finite number, got {self.shift!r}")
 
     def words(self) -> dict[int, float]:
         """What the handle holds of these settings."""
@@ -101,15 +119,17 @@ class _Annealed:
     has_importance: ClassVar[bool] = True
 
     def _check(self, alpha: float) -> None:
+        _make_plain(self)
         for name, value in (
             ("alpha", alpha),
             ("beta", self.beta),
             ("beta_final", self.beta_final),
         ):
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"`{name}` must be a number from 0 on, got {value}")
-        if self.beta_samples is not None and self.beta_samples < 1:
-            raise ConfigError(f"`beta_samples` must be at least 1, got {self.beta_samples}")
+            if not (_is_number(value) and value >= 0):
+                raise ConfigError(f"`{name}` must be a number from 0 on, got {value!r}")
+        count = self.beta_samples
+        if count is not None and not (isinstance(count, int) and count >= 1):
+            raise ConfigError(f"`beta_samples` must be a whole number from 1 on, got {count!r}")
         if self.normalize not in ("buffer", "batch"):
             raise ConfigError(f"`normalize` must be 'buffer' or 'batch', got '{self.normalize}'")
 
@@ -145,8 +165,8 @@ class Prioritized(_Annealed):
 
     def __post_init__(self) -> None:
         self._check(self.alpha)
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise ConfigError(f"`epsilon` must be a positive number, got {self.epsilon}")
+        if not (_is_number(self.epsilon) and self.epsilon > 0):
+            raise ConfigError(f"`epsilon` must be a positive number, got {self.epsilon!r}")
 
     def words(self) -> dict[int, float]:
         """What the handle holds of these settings."""

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.errors import CheckpointError
+from hotloop.errors import CheckpointError, ConfigError, HotloopError
 from hotloop.files import written_whole
 from hotloop.replay import native, rows
 from hotloop.replay.calls import rebuild_weights
@@ -28,6 +29,19 @@ if TYPE_CHECKING:
     from hotloop.replay.buffer import ReplayBuffer
 
 FORMAT, VERSION = "hotloop replay", 1
+# What zipfile and json raise where bytes are not what they were.
+_DAMAGES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _PIECE = 1 << 24  # bytes at a time
 _WORDS = {
     "random": slice(native.RANDOM, native.RANDOM + 4),
@@ -49,7 +63,6 @@ def save(buffer: ReplayBuffer, path: Path) -> None:
         **_identity(buffer),
         "num_samples": buffer.num_samples,
         "words": {name: buffer._handle[where].tolist() for name, where in _WORDS.items()},
-        "num_finals": len(buffer._finals_free),
         "pools": [[pool.num_used, pool.num_free] for pool in buffer._pools],
         "sizes": {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()},
     }
@@ -62,10 +75,22 @@ def save(buffer: ReplayBuffer, path: Path) -> None:
 
 
 def load(
-    kind: type[ReplayBuffer], path: Path, memory_map: str | os.PathLike[str] | None
+    kind: type[ReplayBuffer],
+    path: Path,
+    memory_map: str | os.PathLike[str] | None,
+    like: ReplayBuffer | None = None,
 ) -> ReplayBuffer:
-    """A new buffer, of what the file holds."""
+    """A new buffer, of what the file holds, if that is of the make of another one."""
     with _opened(path) as (archive, header):
+        for name, own in (_identity(like) if like is not None else {}).items():
+            if header.get(name) != own:
+                raise CheckpointError(
+                    f"{path} is of a buffer with other {name}: {header.get(name)}, and this one "
+                    f"has {own}: `ReplayBuffer.load` makes a buffer like the saved one"
+                )
+        for name, size in header["sizes"].items():
+            if archive.getinfo(name).file_size != size:
+                raise CheckpointError(f"{path} is cut short, in its part {name}")
         try:
             buffer = kind(
                 fields=_nested(header["fields"]),
@@ -73,26 +98,10 @@ def load(
                 memory_map=memory_map,
                 **header["settings"],
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} describes no buffer ({error})") from error
+        except ConfigError as error:
+            raise CheckpointError(f"{path} describes no buffer: {error}") from error
         _fill(buffer, archive, header, path)
     return buffer
-
-
-def restore(buffer: ReplayBuffer, path: Path) -> None:
-    """Fill a buffer of the same make; it is touched once the whole file has been found good."""
-    with _opened(path) as (archive, header):
-        for name, own in _identity(buffer).items():
-            if header.get(name) != own:
-                raise CheckpointError(
-                    f"{path} is of a buffer with other {name}: {header.get(name)}, and this one "
-                    f"has {own}: `ReplayBuffer.load` makes a buffer like the saved one"
-                )
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise CheckpointError(f"{path} is damaged, in its part {damaged}: take another copy")
-        buffer._build()
-        _fill(buffer, archive, header, path)
 
 
 def _identity(buffer: ReplayBuffer) -> dict[str, Any]:
@@ -162,14 +171,14 @@ def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
             yield archive, header
     except FileNotFoundError as error:
         raise CheckpointError(f"there is no {path}: pass what `save` wrote") from error
-    except (zipfile.BadZipFile, EOFError, KeyError, json.JSONDecodeError, UnicodeError) as error:
+    except HotloopError:
+        raise
+    except _DAMAGES as error:
         raise CheckpointError(
             f"{path} is cut short or damaged ({error}), or no saved replay buffer: take another "
             "copy"
         ) from error
     except OSError as error:
-        if isinstance(error, CheckpointError):
-            raise
         raise CheckpointError(f"{path} can't be read ({error.strerror or error})") from error
 
 
@@ -177,25 +186,21 @@ def _fill(
     buffer: ReplayBuffer, archive: zipfile.ZipFile, header: dict[str, Any], path: Path
 ) -> None:
     """Read everything into a buffer that was just built."""
-    try:
-        words, pools = header["words"], header["pools"]
-        for name, where in _WORDS.items():
-            buffer._handle[where] = words[name]
-        added = int(buffer._handle[native.ADDED])
-        buffer._handle[native.SIZE] = min(added, buffer.capacity)
-        buffer.num_samples = int(header["num_samples"])
-        buffer._more_finals(header["num_finals"] - len(buffer._finals_free))
-        buffer._handle[native.FINALS_NUM_FREE] = words["finals_free"][0]
-        for pool, (num_used, num_free) in zip(buffer._pools, pools, strict=True):
-            pool.reopen(num_used, num_free)
-        arrays = _arrays(buffer)
-        sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()}
-        if sizes != header["sizes"] or added < 0:
-            raise CheckpointError(f"{path} does not hold what its header says: take another copy")
-    except (TypeError, ValueError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{path} has a header that makes no sense ({error})") from error
+    words, pools = header["words"], header["pools"]
+    for name in _WORDS.keys() - {"finals_free"}:
+        buffer._handle[_WORDS[name]] = words[name]
+    added = int(buffer._handle[native.ADDED])
+    buffer._handle[native.SIZE] = min(added, buffer.capacity)
+    buffer.num_samples = int(header["num_samples"])
+    num_finals = header["sizes"]["finals_free"] // 4
+    buffer._more_finals(max(num_finals - len(buffer._finals_free), 0))
+    buffer._handle[_WORDS["finals_free"]] = words["finals_free"]
+    for pool, (num_used, num_free) in zip(buffer._pools, pools, strict=True):
+        pool.reopen(num_used, num_free)
+    arrays = _arrays(buffer)
+    sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()}
+    if sizes != header["sizes"] or added < 0:
+        raise CheckpointError(f"{path} does not hold what its header says: take another copy")
     for name, pieces in arrays.items():
         with archive.open(name) as file:
             for piece in _cut(pieces):
