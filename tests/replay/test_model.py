@@ -74,7 +74,10 @@ LAYOUTS: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         (),
     ),
 }
-CAPACITIES = st.one_of(st.integers(1, 4), st.integers(5, 40))
+CAPACITIES = st.one_of(st.integers(1, 4), st.integers(5, 40), st.integers(65, 130))
+# Some are more than what the buffer has work space for, and has to make more.
+ROWS = st.one_of(st.integers(1, 50), st.integers(1, 50), st.integers(65, 200))
+SIZES = st.one_of(st.integers(1, 50), st.integers(1, 50), st.integers(1, 130), st.just(1100))
 # Not only 0 and 1: two zeros that are equal and not the same bytes, and a NaN that equals nothing.
 FLOATS = [0.0, -0.0, np.nan, 1.0, -1.5, np.inf]
 
@@ -345,7 +348,7 @@ class Model(RuleBasedStateMachine):
             self.buffer.add(**nested(given), **told)
             self.twin.add(step, env=env, weight=told.get("weight"))
 
-    @rule(seed=SEEDS, style=STYLES, ends=ENDS, kind=WEIGHTS, count=st.integers(0, 50))
+    @rule(seed=SEEDS, style=STYLES, ends=ENDS, kind=WEIGHTS, count=ROWS)
     def extend(self, seed: int, style: str, ends: float, kind: str, count: int) -> None:
         rng, num_envs = np.random.default_rng(seed), self.twin.num_envs
         told: dict[str, Any] = {}
@@ -375,7 +378,7 @@ class Model(RuleBasedStateMachine):
         self.twin.cut(env)
 
     @precondition(lambda self: self.twin.sampler.weighted and self.twin.num_added > 0)
-    @rule(seed=SEEDS, kind=WEIGHTS, count=st.integers(1, 60))
+    @rule(seed=SEEDS, kind=WEIGHTS, count=SIZES)
     def update_weights(self, seed: int, kind: str, count: int) -> None:
         rng = np.random.default_rng(seed)
         oldest = max(self.twin.num_added - 2 * self.twin.capacity, 0)
@@ -413,7 +416,7 @@ class Model(RuleBasedStateMachine):
 
     # Reading.
 
-    @rule(size=st.integers(1, 50), beta=st.sampled_from([None, None, 0.0, 0.7]), hold=st.booleans())
+    @rule(size=SIZES, beta=st.sampled_from([None, None, 0.0, 0.7]), hold=st.booleans())
     def sample(self, size: int, beta: float | None, hold: bool) -> None:
         law = self.law()
         positive = sum(share > 0 for share in law.values())
@@ -465,7 +468,7 @@ class Model(RuleBasedStateMachine):
         with pytest.raises(ReplayError, match=f"{number} was overwritten"):
             self.buffer.get([self.twin.num_added - 1, number])
 
-    @rule(size=st.integers(1, 50), goes_on=st.sampled_from(["saved", "loaded", "restored"]))
+    @rule(size=SIZES, goes_on=st.sampled_from(["saved", "loaded", "restored"]))
     def save_and_load(self, size: int, goes_on: str) -> None:
         path = self.folder / "buffer"
         self.buffer.save(path)
@@ -612,7 +615,7 @@ def test_buffer_does_what_its_twin_does(name):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=80,
+            max_examples=120,
             stateful_step_count=25,
             derandomize=True,
             deadline=None,

@@ -53,9 +53,13 @@ def max_blocks(capacity: int) -> int:
 
 
 def rank_table(alpha: float) -> Array:
-    """H(0) … H(1024), float64."""
+    """H(0) … H(1024), and two more: what `_past_table` and `_integral` are at 1024. float64."""
     ranks = np.arange(1, TABLE_RANKS + 1, dtype=np.float64)
-    return np.concatenate([[0.0], np.cumsum(ranks**-alpha)])
+    sums = np.cumsum(ranks**-alpha)
+    power, last = 1.0 - alpha, float(TABLE_RANKS)
+    integral = math.expm1(power * math.log(last)) / power if power else math.log(last)
+    past = integral + last**-alpha * (0.5 - alpha / (12.0 * last))
+    return np.concatenate([[0.0], sums, [past, integral]])
 
 
 @jit
@@ -208,9 +212,7 @@ def rebuild_ranks(handle: int) -> None:
 def _integral(alpha: float, rank: float) -> float:
     """∫ x^−α dx from 1 to a rank."""
     power = 1.0 - alpha
-    if abs(power) < 1e-9:
-        return math.log(rank)
-    return math.expm1(power * math.log(rank)) / power
+    return math.expm1(power * math.log(rank)) / power if power != 0.0 else math.log(rank)
 
 
 @jit
@@ -227,7 +229,7 @@ def sum_over_ranks(handle: int, count: int) -> float:
     if count <= TABLE_RANKS:
         return load_f64(table, count)
     last = load_f64(table, TABLE_RANKS)
-    return last + _past_table(alpha, float(count)) - _past_table(alpha, float(TABLE_RANKS))
+    return last + _past_table(alpha, float(count)) - load_f64(table, TABLE_RANKS + 1)
 
 
 @jit
@@ -247,8 +249,8 @@ def _rank_at(handle: int, target: float, size: int) -> int:
         return size
     # A first guess from the integral alone is off by less than one.
     power = 1.0 - alpha
-    beyond = target - load_f64(table, TABLE_RANKS) + _integral(alpha, float(TABLE_RANKS))
-    guess = math.exp(beyond if abs(power) < 1e-9 else math.log1p(power * beyond) / power)
+    beyond = target - load_f64(table, TABLE_RANKS) + load_f64(table, TABLE_RANKS + 2)
+    guess = math.exp(beyond if power == 0.0 else math.log1p(power * beyond) / power)
     rank = max(int(guess), TABLE_RANKS + 1) if guess < size else size
     while rank < size and sum_over_ranks(handle, rank) <= target:
         rank += 1

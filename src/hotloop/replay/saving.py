@@ -21,7 +21,7 @@ import numpy as np
 from hotloop.errors import CheckpointError, ConfigError, HotloopError
 from hotloop.files import written_whole
 from hotloop.replay import native, rows
-from hotloop.replay.calls import rebuild_weights
+from hotloop.replay.calls import MAX_WEIGHT, rebuild_weights
 from hotloop.replay.samplers import sampler_from_json, sampler_to_json
 from hotloop.types import Array
 
@@ -199,7 +199,8 @@ def _fill(
         pool.reopen(num_used, num_free)
     arrays = _arrays(buffer)
     sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()}
-    if sizes != header["sizes"] or added < 0:
+    random, base = buffer._handle[_WORDS["random"]], buffer._reals[native.BASE]
+    if sizes != header["sizes"] or added < 0 or not random.any() or not np.isfinite(base):
         raise CheckpointError(f"{path} does not hold what its header says: take another copy")
     for name, pieces in arrays.items():
         with archive.open(name) as file:
@@ -213,37 +214,61 @@ def _fill(
 
 
 def _check_references(buffer: ReplayBuffer, path: Path) -> None:
-    """That nothing leads outside of the arrays."""
-    size, layout = len(buffer), buffer.layout
-    num_finals, num_heads = len(buffer._finals_free), len(buffer._per_env[native.OPEN])
-
-    def words_at(offset: int, count: int = 1) -> Array:
-        """int32 words of all rows."""
-        if size == 0:
-            return np.zeros(0, np.int32)
-        strides = (layout.row_bytes, 4)
-        return np.ndarray((size, count), np.int32, buffer._rows.data, offset, strides)
-
-    def inside(values: Array, least: int, below: int) -> bool:
-        return bool(((values >= least) & (values < below)).all())
-
-    good = inside(buffer._per_env[native.OPEN], -1, max(size, 1))
+    """That no link leads outside, no frame is counted wrongly, no weight is out of range."""
+    size, layout, per_env = len(buffer), buffer.layout, buffer._per_env
+    num_envs, n_step = buffer.settings["num_envs"], buffer.settings["n_step"]
+    num_finals = len(buffer._finals_free)
     num_free = int(buffer._handle[native.FINALS_NUM_FREE])
-    good &= 0 <= num_free <= num_finals
-    good &= inside(buffer._finals_free[:num_free], 0, num_finals)
+    waiting, steps = per_env[native.ENV_WAITING], per_env[native.ENV_STEPS]
+    good = [
+        _inside(per_env[native.OPEN], -1, max(size, 1)),
+        _inside(waiting, 0, n_step),
+        _inside(steps, 0, 1 << 62),
+        0 <= num_free <= num_finals,
+        _inside(buffer._finals_free[: max(num_free, 0)], 0, num_finals),
+    ]
     if layout.link >= 0:
-        links = words_at(layout.link)
-        stored = links[links < rows.HEAD]
-        good &= inside(links[links >= rows.HEAD], rows.HEAD, rows.HEAD + num_heads)
-        good &= inside(stored, -num_finals, max(size, 1))
+        links = _words(buffer._rows, size, layout.row_bytes, layout.link)
+        heads = links >= rows.HEAD
+        good.append(_inside(links[heads], rows.HEAD, rows.HEAD + num_envs * n_step))
+        good.append(_inside(links[~heads], -num_finals, max(size, 1)))
+    # The heads that hold frames: of steps that wait, and of the observation after the last one.
+    ages = np.arange(n_step + 1)
+    pending = per_env[native.ENV_PENDING] != 0
+    holds = np.where(ages == 0, pending[:, None], ages <= waiting[:, None])
+    heads_at = np.arange(num_envs)[:, None] * n_step + (steps[:, None] - ages) % n_step
     for pool in buffer._pools:
         apart, used = pool.apart, pool.num_used
-        for offset in (apart.refs, apart.next_refs):
-            good &= offset < 0 or inside(words_at(offset, apart.stack), 0, used)
-        good &= inside(pool.free[: pool.num_free], 0, used)
-    waiting, n_step = buffer._per_env[native.ENV_WAITING], buffer.settings["n_step"]
-    good &= inside(waiting, 0, n_step)
+        in_heads = _words(
+            buffer._heads, num_envs * n_step, layout.row_bytes, apart.refs, apart.stack
+        )
+        holders = heads_at[holds if apart.shared else holds & (ages > 0)]
+        found = [in_heads[holders].reshape(-1)]
+        for offset in (apart.refs, apart.next_refs)[: 1 + apart.shared]:
+            words = _words(buffer._rows, size, layout.row_bytes, offset, apart.stack)
+            found.append(words.reshape(-1))
+        refs = np.concatenate(found)
+        good.append(_inside(refs, 0, used))
+        good.append(_inside(pool.free[: pool.num_free], 0, used))
+        if all(good):
+            counts = np.bincount(refs, minlength=used)
+            good.append(bool((pool.counts[:used] == counts).all()))
+            free = np.sort(pool.free[: pool.num_free])
+            good.append(bool(np.array_equal(free, np.flatnonzero(counts == 0))))
     if buffer.sampler.weighted:
-        good &= bool(np.isfinite(buffer._weights["sums"][:size]).all())
-    if not good:
+        least = 0.0 if buffer._handle[native.PRIORITIES] else -MAX_WEIGHT
+        weights = buffer._weights["sums"][:size]
+        good.append(bool(((weights >= least) & (weights <= MAX_WEIGHT)).all()))
+    if not all(good):
         raise CheckpointError(f"{path} is damaged: some of it leads nowhere; take another copy")
+
+
+def _words(memory: Array, size: int, stride: int, offset: int, count: int = 1) -> Array:
+    """int32 words of rows, (size, count)."""
+    if size == 0:
+        return np.zeros((0, count), np.int32)
+    return np.ndarray((size, count), np.int32, memory.data, offset, (stride, 4))
+
+
+def _inside(values: Array, least: int, below: int) -> bool:
+    return bool(((values >= least) & (values < below)).all())

@@ -1,0 +1,854 @@
+"""Whatever can't be taken is refused with what was expected and what came; nothing is changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hotloop.errors import ConfigError, HotloopError, OutputError, ReplayError, ShapeError
+from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
+
+FIELDS = {
+    "obs": ((3,), np.float32),
+    "action": ((), np.int64),
+    "reward": ((), np.float32),
+    "next_obs": ((3,), np.float32),
+    "terminated": ((), np.bool_),
+}
+IMAGES = {"obs": ((40, 30), np.uint8), "next_obs": ((40, 30), np.uint8)}
+
+
+def transition(number=0, count=None, fields=FIELDS):
+    """One transition, or `count` of them."""
+    leading = () if count is None else (count,)
+    return {
+        name: np.full((*leading, *shape), number % 2 if dtype == np.bool_ else number, dtype)
+        for name, (shape, dtype) in fields.items()
+    }
+
+
+MAKES = {
+    "uniform": {"sampler": Uniform(replacement=False), "share_next_obs": True},
+    "proportional": {"sampler": Proportional(replacement=False)},
+    "returns": {
+        "sampler": Proportional(replacement=False),
+        "weight_from": "episode_return",
+        "n_step": 2,
+    },
+    "prioritized": {"sampler": Prioritized(beta_samples=9), "n_step": 3},
+    "no alpha": {"sampler": Prioritized(alpha=0.0)},
+    "ranks": {"sampler": RankBased(beta_samples=9), "share_next_obs": True},
+    "images": {"sampler": Prioritized(), "share_next_obs": True, "fields": {**FIELDS, **IMAGES}},
+}
+
+
+class Twins:
+    """Two buffers that were treated alike; one is then asked for what it must refuse."""
+
+    def __init__(self, name, size=25):
+        self.make = {"fields": FIELDS, "num_envs": 2, **MAKES[name]}
+        self.buffer, self.twin = (ReplayBuffer(20, seed=3, **self.make) for _ in range(2))
+        self.given = name == "proportional"
+        step = 2 if size < 5 else 1  # so that nothing ends
+        for number in range(size):
+            self.both(
+                "add", env=number % 2, **self.transition(step * number % 7), **self.weight(number)
+            )
+        if len(self.buffer):
+            self.both("sample", 4)
+
+    def transition(self, number=0, count=None):
+        return transition(number, count, self.make["fields"])
+
+    def weight(self, weight):
+        return {"weight": weight} if self.given else {}
+
+    def both(self, method, *args, **kwargs):
+        return [getattr(one, method)(*args, **kwargs) for one in (self.buffer, self.twin)]
+
+    def alike(self, one, other):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert one[key].tobytes() == other[key].tobytes(), key
+
+    def everything_alike(self):
+        one, other = self.buffer, self.twin
+        assert (one.num_added, one.num_samples) == (other.num_added, other.num_samples)
+        assert one.counters == other.counters
+        if len(one):
+            numbers = np.arange(one.num_added - len(one), one.num_added)
+            self.alike(*self.both("get", numbers))
+
+    def refused(self, error, match, method, *args, **kwargs):
+        with pytest.raises(HotloopError, match=match) as raised:
+            getattr(self.buffer, method)(*args, **kwargs)
+        assert type(raised.value) is error
+        self.everything_alike()
+
+    def assert_as_before(self):
+        """They go on alike, in what they draw and in what they share."""
+        for number in range(12):
+            self.both("add", env=number % 2, **self.transition(number), **self.weight(1.0))
+            if len(self.buffer) > 4:
+                self.alike(*self.both("sample", 4))
+        self.everything_alike()
+        self.both("cut")
+        self.everything_alike()
+
+
+@pytest.fixture(params=list(MAKES), ids=lambda name: name.replace(" ", "-"))
+def twins(request):
+    found = Twins(request.param)
+    yield found
+    found.assert_as_before()
+
+
+@pytest.fixture
+def weighted_twins(twins):
+    if not twins.buffer.sampler.weighted:
+        pytest.skip("no weights")
+    return twins
+
+
+def takes_weights(twins):
+    return twins.buffer.sampler.weighted and "weight_from" not in twins.make
+
+
+def has_priorities(twins):
+    return isinstance(twins.buffer.sampler, (Prioritized, RankBased))
+
+
+# Weights.
+
+NOT_FINITE = [np.nan, np.inf, -np.inf, 1e291, -1e291]
+
+
+@pytest.mark.parametrize("weight", [*NOT_FINITE, np.float32(np.nan), np.float32(np.inf)])
+@pytest.mark.parametrize("kind", [float, np.asarray])
+def test_weights_that_are_not_finite(weighted_twins, weight, kind):
+    twins, wanted = weighted_twins, "`weight` must be a finite number"
+    if isinstance(weight, np.float32):
+        kind = np.float32
+    shown = rf"got {'-?'}({'nan' if weight != weight else 'inf|1e.?291'})"
+    if float(weight) == 1e291 and isinstance(twins.buffer.sampler, Prioritized):
+        return  # its power is no such number
+    for env in (0, 1):
+        if takes_weights(twins):
+            match = f"{wanted}.*{shown} at position 0; nothing was"
+            twins.refused(
+                ReplayError, match, "add", env=env, weight=kind(weight), **twins.transition(5)
+            )
+    for place in (0, 3, 7):
+        weights = np.ones(8)
+        weights[place] = weight
+        match = f"{wanted}.*{shown} at position {place}; nothing was"
+        if takes_weights(twins):
+            twins.refused(
+                ReplayError, match, "extend", weight=weights, **twins.transition(5, count=8)
+            )
+            for values in (weights.tolist(), np.where(np.isinf(weights), weights, weights)):
+                twins.refused(
+                    ReplayError, match, "extend", weight=values, **twins.transition(5, count=8)
+                )
+        numbers = np.arange(twins.buffer.num_added - 8, twins.buffer.num_added)
+        twins.refused(ReplayError, match, "update_weights", numbers, weights)
+        # The others' numbers were overwritten long ago, or come twice.
+        twins.refused(ReplayError, match, "update_weights", numbers * 0, weights)
+
+
+@pytest.mark.parametrize("weight", [-1.0, -1e-300, -1e9])
+def test_negative_priorities(weighted_twins, weight):
+    twins = weighted_twins
+    if not has_priorities(twins):
+        pytest.skip("weights may be negative")
+    match = r"`weight` must be a finite number.* from 0 on .*got -1.* at position"
+    twins.refused(ReplayError, match, "add", weight=weight, **twins.transition(5))
+    weights = [1.0, 2.0, weight, 3.0]
+    twins.refused(
+        ReplayError, match + " 2", "extend", weight=weights, **twins.transition(5, count=4)
+    )
+    numbers = twins.buffer.num_added - 1 - np.arange(4)
+    twins.refused(ReplayError, match + " 2", "update_weights", numbers, weights)
+
+
+def test_priorities_whose_power_is_infinite():
+    buffer = ReplayBuffer(9, FIELDS, sampler=Prioritized(alpha=3.0))
+    with pytest.raises(ReplayError, match=r"`weight` must be .*got 1e\+200 at position 0"):
+        buffer.add(weight=1e200, **transition())
+    assert len(buffer) == 0
+    buffer.add(weight=1e90, **transition())
+    with pytest.raises(ReplayError, match=r"got 1e\+100 at position 1"):
+        buffer.update_weights([0, 0], [1.0, 1e100])
+    np.testing.assert_allclose(buffer.get([0]).weight, 1e270)
+
+
+@pytest.mark.parametrize(
+    ("weight", "match"),
+    [
+        (np.ones(2), "must be a number"),
+        (np.ones(1), "must be a number"),
+        (np.ones((2, 2)), "must be a number"),
+        ([1.0], "must be a number"),
+        (1j, "must be a number"),
+        ("heavy", "must be a number.*'heavy'"),
+        ("1.5", "must be a number.*'1.5'"),
+        (b"1.5", "must be a number"),
+    ],
+)
+def test_a_weight_that_is_no_number(weighted_twins, weight, match):
+    if takes_weights(weighted_twins):
+        transition = weighted_twins.transition(5)
+        weighted_twins.refused(ShapeError, rf"`weight` {match}", "add", weight=weight, **transition)
+
+
+def test_a_weight_that_no_float_holds(weighted_twins):
+    if takes_weights(weighted_twins):
+        weighted_twins.refused(
+            ShapeError, "`weight` must be", "add", weight=10**400, **weighted_twins.transition(5)
+        )
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        np.ones(3),
+        np.ones(5),
+        np.ones((4, 1)),
+        np.ones((1, 4)),
+        1.0,
+        [],
+        np.ones(4, complex),
+        ["a", "b", "c", "d"],
+        [None] * 4,
+        [[1.0], [1.0, 2.0], [3.0], [4.0]],
+        np.array([1, 2, 3, None]),
+    ],
+    ids=lambda weights: f"{type(weights).__name__}-{np.size(np.array(weights, object))}",
+)
+def test_weights_of_another_shape_or_kind(weighted_twins, weights):
+    twins, match = weighted_twins, r"`weight` must be (numbers, shape \(4,\)|an array), got"
+    if takes_weights(twins):
+        four = twins.transition(5, count=4)
+        twins.refused(ShapeError, match, "extend", weight=weights, **four)
+        twins.refused(
+            ShapeError, match, "extend", weight=weights, valid=np.ones(4, np.bool_), **four
+        )
+    numbers = twins.buffer.num_added - 1 - np.arange(4)
+    twins.refused(ShapeError, match, "update_weights", numbers, weights)
+
+
+def test_weights_where_none_are_used():
+    for name, why in (("uniform", "not used by Uniform"), ("returns", "come from returns")):
+        twins = Twins(name)
+        match = f"this buffer's weights .*{why}.*: leave `weight` out"
+        twins.refused(ReplayError, match, "add", weight=1.0, **twins.transition())
+        twins.refused(ReplayError, match, "add", weight=np.nan, **twins.transition())
+        two = twins.transition(count=2)
+        twins.refused(ReplayError, match, "extend", weight=np.ones(2), **two)
+        twins.assert_as_before()
+    twins = Twins("uniform")
+    match = r"Uniform\(.*\) has no weights: choose another `sampler`"
+    twins.refused(ReplayError, match, "update_weights", [20], [1.0])
+    twins.assert_as_before()
+
+
+def test_weights_that_are_missing():
+    twins = Twins("proportional")
+    match = "Proportional needs `weight`, or a buffer with `weight_from`: pass weight="
+    twins.refused(ReplayError, match, "add", **twins.transition())
+    twins.refused(ReplayError, match, "extend", **twins.transition(count=2))
+    twins.assert_as_before()
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf])
+def test_rewards_that_weights_cannot_come_from(reward):
+    twins, match = Twins("returns"), "`reward` must be a finite number.* at position"
+    bad = {**twins.transition(1), "reward": reward}
+    twins.refused(ReplayError, match + " 0", "add", **bad)
+    bad = {**twins.transition(1, count=4), "reward": np.array([1, 2, 3, reward], np.float32)}
+    twins.refused(ReplayError, match + " 3", "extend", **bad)
+    twins.assert_as_before()
+    plain = Twins("uniform")  # elsewhere it is the user's own affair
+    plain.both("add", **{**plain.transition(1), "reward": reward})
+    plain.assert_as_before()
+
+
+# Fields.
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"obs": np.zeros(4, np.float32)}, r"`obs` must have shape \(3,\), got \(4,\)"),
+        ({"obs": np.zeros((3, 1), np.float32)}, r"`obs` must have shape \(3,\), got \(3, 1\)"),
+        ({"obs": np.zeros((1, 3), np.float32)}, r"shape \(3,\), got \(1, 3\): `extend` takes a b"),
+        ({"obs": 1.0}, r"`obs` must have shape \(3,\), got \(\)"),
+        ({"obs": [0.0, 1.0]}, r"`obs` must have shape \(3,\), got \(2,\)"),
+        (
+            {"obs": [[0.0], [1.0, 2.0]]},
+            r"`obs` must be an array, got \[\[0.0\], ",
+        ),
+        ({"obs": None}, r"`obs` must .*got"),
+        ({"obs": "abc"}, r"`obs` must .*got"),
+        ({"obs": np.zeros(3, complex)}, r"`obs` must be float32, got complex128"),
+        ({"obs": np.array([1, 2, None])}, r"`obs` must be float32, got object"),
+        ({"obs": {"pos": np.zeros(3)}}, r"`obs` must have shape \(3,\), got \(\)"),
+        ({"next_obs": np.zeros(2, np.float32)}, r"`next_obs` must have shape \(3,\), got \(2,\)"),
+        ({"action": 1.5}, r"`action` must be int64, got float64 1.5"),
+        ({"action": np.float32(1)}, r"`action` must be int64, got float32: convert it"),
+        ({"action": np.zeros(1, np.int64)}, r"`action` must have shape \(\), got \(1,\)"),
+        ({"action": 2**70}, r"`action` must be int64, got object"),
+        ({"action": None}, r"`action` must be int64, got object"),
+        ({"reward": "1.0"}, r"`reward` must be float32, got <U3"),
+        ({"reward": 1j}, r"`reward` must be float32, got complex128"),
+        ({"reward": [1.0]}, r"`reward` must have shape \(\), got \(1,\)"),
+        ({"terminated": 0.5}, r"`terminated` must be bool, got float64"),
+        ({"terminated": 2}, r"`terminated` must be bool, got int64"),
+        ({"terminated": np.int64(1)}, r"`terminated` must be bool, got int64: convert it"),
+        ({"terminated": np.zeros(2, np.bool_)}, r"`terminated` must have shape \(\), got \(2,\)"),
+        (
+            {"observation": np.zeros(3)},
+            r"there is no field `observation`.*; fields are `obs`, `act",
+        ),
+        ({"rewards": 1.0}, r"there is no field `rewards`; did you mean 'reward'\?; fields are"),
+        ({"next_obz": 1.0}, r"there is no field `next_obz`; did you mean 'next_obs'"),
+    ],
+)
+def test_fields_that_do_not_fit(changes, match):
+    for name in ("uniform", "proportional", "prioritized"):
+        twins = Twins(name)
+        bad = {**twins.transition(5), **twins.weight(1.0), **changes}
+        twins.refused(ShapeError, match, "add", **bad)
+        twins.refused(ShapeError, match, "add", env=1, **dict(reversed(bad.items())))
+        twins.assert_as_before()
+
+
+def test_fields_are_missing():
+    for name in MAKES:
+        twins = Twins(name)
+        for missing in twins.make["fields"]:
+            bad = {**twins.transition(5), **twins.weight(1.0)}
+            bad.pop(missing)
+            match = f"field `{missing}` is missing: a transition has `obs`, `action`, `reward`"
+            twins.refused(ShapeError, match, "add", **bad)
+            bad = {**twins.transition(5, count=2), **twins.weight(np.ones(2))}
+            bad.pop(missing)
+            twins.refused(ShapeError, match, "extend", **bad)
+        twins.refused(ShapeError, "field `obs` is missing", "add", **twins.weight(1.0))
+        twins.refused(ShapeError, "field `obs` is missing", "extend", **twins.weight([]))
+        twins.assert_as_before()
+
+
+def test_images_that_do_not_fit():
+    twins = Twins("images")
+    for name in ("obs", "next_obs"):
+        for wrong, match in (
+            (np.zeros((40, 31), np.uint8), r"must have shape \(40, 30\), got \(40, 31\)"),
+            (np.zeros((40, 30)), "must be uint8, got float64"),
+            (np.zeros((40, 30), np.int64), "must be uint8, got int64"),
+            (np.full((40, 30), 256).tolist(), "must be uint8, got int64"),
+        ):
+            bad = {**twins.transition(5), name: wrong}
+            twins.refused(ShapeError, f"`{name}` {match}", "add", **bad)
+            many = {**twins.transition(5, count=2), name: np.array([wrong, wrong])}
+            match = match.replace(r"\(40,", r"\(2, 40,")
+            twins.refused(ShapeError, f"`{name}` {match}", "extend", **many)
+    twins.assert_as_before()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32, np.int64, np.uint64])
+def test_numbers_beyond_what_a_field_holds(dtype):
+    # Python's numbers have no dtype that anybody chose: none is changed on its way in.
+    info = np.iinfo(dtype)
+    buffer = ReplayBuffer(9, {"x": ((), dtype), "y": ((2,), dtype)})
+    buffer.add(x=int(info.max), y=[int(info.max), int(info.max) - 1])
+    assert buffer.get([0]).x.tolist() == [info.max]
+    assert buffer.get([0]).y.tolist() == [[info.max, info.max - 1]]
+    for wrong in (int(info.max) + 1, int(info.min) - 1, 10**30):
+        with pytest.raises(ShapeError, match=f"`x` must .*{np.dtype(dtype)}"):
+            buffer.add(x=wrong, y=[0, 0])
+        with pytest.raises(ShapeError, match=f"`y` must .*{np.dtype(dtype)}"):
+            buffer.add(x=0, y=[0, wrong])
+        with pytest.raises(ShapeError, match=f"`x` must .*{np.dtype(dtype)}"):
+            buffer.extend(x=[0, wrong], y=np.zeros((2, 2), dtype))
+    assert len(buffer) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"obs": np.zeros((4, 2), np.float32)}, r"`obs` must have shape \(4, 3\), got \(4, 2\)"),
+        ({"action": np.zeros(5, np.int64)}, r"`action` must have shape \(4,\), got \(5,\)"),
+        ({"action": np.zeros(4)}, r"`action` must be int64, got float64: convert it"),
+        ({"reward": 1.0}, r"`reward` must have shape \(4,\), got \(\): `add` takes one"),
+        ({"obs": np.zeros(2)}, r"must have shape \(2.*\), got"),
+        ({"obs": 1.0}, r"`extend` takes a batch"),
+        ({"obs": [[1.0], [2.0, 3.0]]}, r"`obs` must be an array, got"),
+        ({"reward": [[1.0], [2.0, 3.0], [], []]}, r"`reward` must be an array, got"),
+        ({"terminated": np.zeros(4)}, r"`terminated` must be bool, got float64"),
+        ({"rewards": np.zeros(4)}, r"there is no field `rewards`; did you mean 'reward'"),
+        ({"valid": np.ones(3, np.bool_)}, r"`valid` must have shape \(4,\), got \(3,\)"),
+        ({"valid": np.ones(4)}, r"`valid` must be bool, got float64"),
+        ({"valid": np.ones((4, 1), np.bool_)}, r"`valid` must have shape \(4,\)"),
+        ({"env": np.zeros(3, np.int64)}, r"`env` must be .*shape \(4,\), got .*\(3,\)"),
+        ({"env": np.zeros(4)}, r"`env` must be integers, shape .*, got float64"),
+        ({"env": np.zeros(4, np.bool_)}, r"`env` must be integers.*got bool"),
+        ({"env": 0}, r"`env` must be .*shape \(4,\), got .*\(\)"),
+        ({"env": [[0], [1, 0], [0], [0]]}, r"`env` must be an array, got"),
+        ({"env": ["a", "b", "c", "d"]}, r"`env` must be .*\(4,\)"),
+    ],
+)
+@pytest.mark.parametrize("valid", [False, True])
+def test_batches_that_do_not_fit(changes, match, valid):
+    for name in ("uniform", "proportional", "prioritized"):
+        twins = Twins(name)
+        chosen = {"valid": np.array([True, False, True, True])} if valid else {}
+        four = {**twins.transition(5, count=4), **twins.weight(np.ones(4)), **chosen, **changes}
+        twins.refused(ShapeError, match, "extend", **four)
+        twins.assert_as_before()
+
+
+def test_batches_that_are_no_multiple_of_the_environments(twins):
+    bad = {**twins.transition(5, count=5), **twins.weight(np.ones(5))}
+    match = "5 transitions are not a multiple of 2 environments: pass `env`"
+    twins.refused(ShapeError, match, "extend", **bad)
+
+
+@pytest.mark.parametrize("env", [-1, 2, 100, -(2**40), 2**31, 2**63 - 1])
+def test_environments_that_there_are_not(twins, env):
+    match = f"`env` must be from 0 to 1, got {env}: say `num_envs` when the buffer is made"
+    one = {**twins.transition(5), **twins.weight(1.0)}
+    twins.refused(ReplayError, match, "add", env=env, **one)
+    twins.refused(ReplayError, match, "add", env=np.int64(env), **one)
+    twins.refused(ReplayError, match, "cut", env)
+    three = {**twins.transition(5, count=3), **twins.weight(np.ones(3))}
+    twins.refused(ReplayError, match, "extend", env=[0, 1, env], **three)
+    twins.refused(
+        ReplayError, match, "extend", env=np.array([0, env, 1]), valid=[True, True, False], **three
+    )
+
+
+def test_environments_that_are_no_integers(twins):
+    one = {**twins.transition(5), **twins.weight(1.0)}
+    wrong = (0.0, 1.0, "0", "", None, False, True, [], [0], np.zeros(2, np.int64), 0j, 2**70)
+    for env in wrong:
+        twins.refused(ShapeError, "`env` must be integers", "add", env=env, **one)
+    for env in (np.int32(0), np.uint8(1), np.zeros((), np.int16)):
+        twins.both("add", env=env, **one)
+    for env in (0.5, "0"):
+        twins.refused(ShapeError, "`env` must be", "cut", env)
+
+
+def test_nothing_to_store_is_no_error(twins):
+    none = {**twins.transition(count=0), **twins.weight(np.zeros(0))}
+    twins.buffer.extend(**none)
+    twins.buffer.extend(valid=np.zeros(0, np.bool_), **none)
+    two = {**twins.transition(5, count=2), **twins.weight(np.ones(2))}
+    twins.buffer.extend(valid=np.zeros(2, np.bool_), **two)
+    twins.everything_alike()
+
+
+# Drawing and updating.
+
+
+def test_an_empty_buffer():
+    for name in MAKES:
+        twins = Twins(name, size=0)
+        for size in (1, 50):
+            twins.refused(ReplayError, "the buffer is empty: add transitions", "sample", size)
+        match = "no entry ever had number 0"
+        twins.refused(ReplayError, match, "get", [0])
+        if twins.buffer.sampler.weighted:
+            twins.refused(ReplayError, match, "update_weights", [0], [1.0])
+        twins.assert_as_before()
+    waiting = Twins("prioritized", size=4)  # windows of three, two environments: none complete
+    assert len(waiting.buffer) == 0
+    waiting.refused(ReplayError, "the buffer is empty", "sample", 1)
+    waiting.assert_as_before()
+
+
+@pytest.mark.parametrize("size", [0, -1, -(2**70), 2.5, 4.0, True, "4", None])
+def test_no_batch_at_all(twins, size):
+    match = f"`batch_size` must be a whole number from 1 on, got {size!r}"
+    twins.refused(ReplayError, match, "sample", size)
+
+
+def test_more_than_there_are():
+    for name in MAKES:
+        twins = Twins(name, size=11)
+        size = len(twins.buffer)
+        if twins.buffer.sampler.words().get("replacement") or has_priorities(twins):
+            assert len(twins.buffer.sample(100)) == 100
+            continue
+        match = f"a batch of {size + 1} without replacement needs as many entries, and .* {size}:"
+        twins.refused(ReplayError, match, "sample", size + 1)
+        twins.refused(ReplayError, "a batch of 1000000000 without", "sample", 10**9)
+        twins.alike(*twins.both("sample", size))
+        twins.assert_as_before()
+
+
+def test_strict():
+    buffers = [
+        ReplayBuffer(
+            9, {"x": ((), np.int8)}, sampler=Proportional(replacement=False, strict=True), seed=1
+        )
+        for _ in range(2)
+    ]
+    for buffer in buffers:
+        buffer.extend(x=np.arange(6), weight=[0.0, 2.0, 0.0, -1.0, -1.0, 0.0])
+    with pytest.raises(ReplayError, match=r"a batch of 5 needs .* and 4 of 6 have some: ask for"):
+        buffers[0].sample(5)
+    for _ in range(10):
+        one, other = (buffer.sample(4) for buffer in buffers)
+        np.testing.assert_array_equal(one.index, other.index)
+    for buffer in buffers:
+        buffer.update_weights(np.arange(6), np.full(6, -2.0))
+    with pytest.raises(ReplayError, match=r"a batch of 1 needs .* and 0 of 6 have some"):
+        buffers[0].sample(1)
+
+
+@pytest.mark.parametrize("beta", [-1.0, np.nan, np.inf, -np.inf, "high", [0.4]])
+def test_betas_that_make_no_sense(beta):
+    for name in ("prioritized", "ranks"):
+        twins = Twins(name)
+        with pytest.raises(HotloopError, match="`beta` must be"):
+            twins.buffer.sample(4, beta=beta)
+        twins.everything_alike()
+        twins.assert_as_before()
+
+
+def test_numbers_that_never_were(weighted_twins):
+    twins = weighted_twins
+    added = twins.buffer.num_added
+    for number in (added, added + 1, 10**15, -1, -(10**15), 2**63 - 1, -(2**63)):
+        match = f"no entry ever had number {number}: they go from 0 to {added - 1}"
+        for numbers in ([number], [added - 1, number, added - 2], np.array([0, number])):
+            weights = np.full(len(numbers), 3.0)
+            twins.refused(ReplayError, match, "update_weights", numbers, weights)
+        twins.refused(ReplayError, match, "get", [added - 1, number])
+    match = "no entry ever had number 9223372036854775808"
+    vast = np.array([2**63], np.uint64)
+    twins.refused(ReplayError, match, "update_weights", vast, [1.0])
+
+
+def test_numbers_that_were_overwritten(twins):
+    oldest = twins.buffer.num_added - len(twins.buffer)
+    assert oldest > 0
+    for number in (0, oldest - 1):
+        match = f"entry {number} was overwritten: the oldest is number {oldest}"
+        twins.refused(ReplayError, match, "get", [oldest, number])
+    if twins.buffer.sampler.weighted:
+        counters = twins.buffer.counters["stale_updates"]
+        assert twins.buffer.update_weights([0, oldest - 1, oldest], [7.0, 8.0, 9.0]) == 1
+        assert twins.twin.update_weights([oldest], [9.0]) == 1
+        assert twins.buffer.counters["stale_updates"] == counters + 2
+        assert twins.twin.update_weights([0, 0], [1.0, 1.0]) == 0
+        twins.everything_alike()
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        np.zeros(2),
+        np.zeros((2, 1), np.int64),
+        7,
+        [True, False],
+        ["a", "b"],
+        [None, None],
+        [[0], [0, 1]],
+        [0.5, 1.0],
+        np.array([2**70, 1]),
+    ],
+    ids=lambda numbers: (
+        str(np.array(numbers, object).dtype) + str(np.shape(np.size(numbers)))
+        if not isinstance(numbers, list)
+        else "list"
+    ),
+)
+def test_numbers_that_are_none(weighted_twins, numbers):
+    match = r"`index` must be (integers, \(B,\), as `batch.index` has them|an array), got"
+    weighted_twins.refused(ShapeError, match, "get", numbers)
+    weighted_twins.refused(ShapeError, match, "update_weights", numbers, [1.0, 1.0])
+
+
+# Making a buffer.
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"capacity": 0}, "`capacity` must be a whole number from 1 on, got 0"),
+        ({"capacity": -3}, "`capacity` must be a whole number from 1 on, got -3"),
+        ({"capacity": 2**30}, r"`capacity` must be below 1,073,741,824, got 1,073,741,824"),
+        ({"capacity": 2.7}, "`capacity` must be a whole number"),
+        ({"capacity": "many"}, "`capacity` must be a whole number"),
+        ({"capacity": None}, "`capacity` must be a whole number"),
+        ({"num_envs": 0}, "`num_envs` must be a whole number from 1 on, got 0"),
+        ({"num_envs": 1.5}, "`num_envs` must be a whole number"),
+        ({"n_step": 0}, "`n_step` must be a whole number from 1 on, got 0"),
+        ({"n_step": 2.5}, "`n_step` must be a whole number"),
+        ({"n_step": "3"}, "`n_step` must be a whole number"),
+        ({"gamma": -0.1}, "`gamma` must be a number from 0 to 1, got -0.1"),
+        ({"gamma": 1.01}, "`gamma` must be a number from 0 to 1, got 1.01"),
+        ({"gamma": np.nan}, "`gamma` must be a number from 0 to 1, got nan"),
+        ({"gamma": "high"}, "`gamma` must be"),
+        ({"seed": -1}, "`seed` must be"),
+        ({"seed": "abc"}, "`seed` must be"),
+        ({"seed": 1.5}, "`seed` must be"),
+        ({"sampler": Uniform}, "`sampler` must be"),
+        ({"sampler": "uniform"}, "`sampler` must be"),
+        ({"weight_from": "return"}, "`weight_from` must be one of episode_return, .*got 'return'"),
+        (
+            {"weight_from": "episode_return"},
+            "`weight_from` gives weights to Proportional, not to Uniform",
+        ),
+        (
+            {"weight_from": "episode_return", "sampler": Prioritized()},
+            "`weight_from` gives weights to Proportional, not to Prioritized",
+        ),
+        ({"running_weight": "median"}, "`running_weight` must be 'mean' or a finite .*'median'"),
+        ({"running_weight": np.nan}, "`running_weight` must be 'mean' or a finite number, got nan"),
+        ({"running_weight": np.inf}, "`running_weight` must be .*got inf"),
+        ({"running_weight": 1e300}, "`running_weight` must be"),
+        ({"running_weight": None}, "`running_weight` must be .*got None"),
+        ({"frame_stacks": ("obs",)}, "`frame_stacks` needs `share_next_obs=True`"),
+        (
+            {"frame_stacks": ("image",), "share_next_obs": True},
+            "`frame_stacks` names `image`; shared fields are obs",
+        ),
+        (
+            {"frame_stacks": ("next_obs",), "share_next_obs": True},
+            "`frame_stacks` names `next_obs`; shared fields are obs",
+        ),
+        ({"fields": {}}, "`fields` must declare at least one"),
+        ({"fields": {"obs": {}}}, "`fields` must declare at least one"),
+        ({"fields": [("obs", ((3,), np.float32))]}, "`fields` must be"),
+        ({"fields": None}, "`fields` must be"),
+        ({"fields": {"obs": np.float32}}, r"field `obs` must be declared as \(shape, dtype\)"),
+        ({"fields": {"obs": (3,)}}, r"field `obs` must be declared as \(shape, dtype\)"),
+        ({"fields": {"obs": ((3,), "floaty")}}, r"field `obs` must be declared as"),
+        ({"fields": {"obs": (("x",), np.float32)}}, r"field `obs` must be declared as"),
+        ({"fields": {"obs": (None, np.float32)}}, r"field `obs` must be declared as"),
+        ({"fields": {"obs": ((3, 0), np.float32)}}, r"with lengths from 1 on, got shape \(3, 0\)"),
+        ({"fields": {"obs": ((-1,), np.float32)}}, r"with lengths from 1 on, got shape \(-1,\)"),
+        ({"fields": {"obs": ((3,), object)}}, "`obs` must be of numbers.*dtype object"),
+        ({"fields": {"obs": ((3,), "U5")}}, "`obs` must be of numbers.*dtype <U5"),
+        ({"fields": {"obs": ((3,), "M8[s]")}}, "`obs` must be of numbers"),
+        ({"fields": {"obs": ((3,), ">f4")}}, "`obs` must be of numbers.*>f4"),
+        ({"fields": {"a.b": ((), "f4"), "a": {"b": ((), "f4")}}}, "two fields have one name"),
+        ({"fields": {"": ((), "f4")}}, "field `` must have another name"),
+        ({"fields": {3: ((), "f4")}}, "field `3` must have another name"),
+        ({"fields": {"obs": {1: ((), "f4")}}}, "field `obs.1` must have another name"),
+        *(
+            ({"fields": {name: ((), "f4")}}, f"field `{name}` must have another name")
+            for name in (
+                "index",
+                "weight",
+                "probability",
+                "importance",
+                "env",
+                "valid",
+                "keys",
+                "torch",
+                "self",
+            )
+        ),
+        ({"fields": {"weight": {"x": ((), "f4")}}}, "field `weight.x` must have another name"),
+    ],
+)
+def test_buffers_that_make_no_sense(options, match):
+    options = {"capacity": 9, "fields": FIELDS, **options}
+    with pytest.raises(ConfigError, match=match):
+        ReplayBuffer(**options)
+
+
+def changed(**changes):
+    return {name: one for name, one in {**FIELDS, **changes}.items() if one is not None}
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "match"),
+    [
+        (changed(next_obs=None), {"share_next_obs": True}, "sharing needs fields `obs` and `next"),
+        (changed(obs=None), {"share_next_obs": True}, "sharing needs fields `obs` and `next_obs`"),
+        (
+            changed(next_obs=((4,), np.float32)),
+            {"share_next_obs": True},
+            r"sharing needs `obs` and `next_obs` alike, got \(3,\) float32 and \(4,\) float32",
+        ),
+        (
+            changed(next_obs=((3,), np.float64)),
+            {"share_next_obs": True},
+            "sharing needs `obs` and `next_obs` alike, got .* float64",
+        ),
+        (
+            changed(obs={"a": ((), "f4"), "b": ((), "f4")}, next_obs={"a": ((), "f4")}),
+            {"share_next_obs": True},
+            "sharing needs fields `obs` and `next_obs` of the same make",
+        ),
+        (
+            changed(obs=((), "f4"), next_obs=((), "f4")),
+            {"share_next_obs": True, "frame_stacks": ["obs"]},
+            "`obs` has no first axis that could be a stack of frames",
+        ),
+        (
+            changed(discount=((), "f4")),
+            {"n_step": 2},
+            "a field `discount` is added by `n_step` > 1",
+        ),
+        (changed(reward=None), {"n_step": 2}, "`n_step` > 1 needs a field `reward`.*there is none"),
+        (
+            changed(reward=((), np.float64)),
+            {"n_step": 2},
+            r"needs a field `reward`, \(\(\), np.float32\); it is float64, shape \(\)",
+        ),
+        (
+            changed(reward=((2,), np.float32)),
+            {"weight_from": "return_to_go"},
+            r"`weight_from` needs a field `reward`.*; it is float32, shape \(2,\)",
+        ),
+        (changed(terminated=None), {"n_step": 3}, "needs a field `terminated`.*there is none"),
+        (
+            changed(terminated=((), np.uint8)),
+            {"weight_from": "return_so_far"},
+            "`weight_from` needs a field `terminated`.*it is uint8",
+        ),
+        (
+            changed(truncated=((), np.int64)),
+            {"n_step": 3},
+            r"needs `truncated` to be \(\(\), np.bool_\)",
+        ),
+        (
+            changed(reward=None),
+            {"weight_from": "episode_return"},
+            "`weight_from` needs a field `rew",
+        ),
+        (changed(obs=None, next_obs=None), {"n_step": 2}, "sharing needs fields `obs` and"),
+    ],
+)
+def test_fields_that_options_need(fields, options, match):
+    sampler = Proportional() if "weight_from" in options else None
+    with pytest.raises(ConfigError, match=match):
+        ReplayBuffer(9, fields, sampler=sampler, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "match"),
+    [
+        (Proportional, {"shift": "max"}, "`shift` must be 'min' or a finite number, got 'max'"),
+        (Proportional, {"shift": np.nan}, "`shift` must be 'min' or a finite number, got nan"),
+        (Proportional, {"shift": -np.inf}, "`shift` must be 'min' or a finite number, got -inf"),
+        (Proportional, {"shift": 1e300}, "`shift` must be"),
+        (Proportional, {"shift": None}, "`shift` must be 'min' or a"),
+        *(
+            (kind, {name: value}, f"`{name}` must be a number from 0 on, got {value}")
+            for kind in (Prioritized, RankBased)
+            for name in ("alpha", "beta", "beta_final")
+            for value in (-0.1, np.nan, np.inf)
+        ),
+        *(
+            (kind, {name: value}, f"`{name}` must be")
+            for kind in (Prioritized, RankBased)
+            for name in ("alpha", "beta", "beta_final")
+            for value in ("high", None)
+        ),
+        (
+            Prioritized,
+            {"beta_samples": 0},
+            "`beta_samples` must be a whole number from 1 on, got 0",
+        ),
+        (
+            RankBased,
+            {"beta_samples": -5},
+            "`beta_samples` must be a whole number from 1 on, got -5",
+        ),
+        (RankBased, {"beta_samples": np.nan}, "`beta_samples` must be"),
+        (RankBased, {"beta_samples": "many"}, "`beta_samples` must be"),
+        (Prioritized, {"normalize": "none"}, "`normalize` must be 'buffer' or 'batch', got 'none'"),
+        (Prioritized, {"epsilon": 0.0}, "`epsilon` must be a positive number, got 0.0"),
+        (Prioritized, {"epsilon": -1e-6}, "`epsilon` must be a positive number, got -1e-06"),
+        (Prioritized, {"epsilon": np.inf}, "`epsilon` must be a positive number, got inf"),
+        (Prioritized, {"epsilon": np.nan}, "`epsilon` must be a positive number, got nan"),
+        (Prioritized, {"epsilon": "small"}, "`epsilon` must be"),
+    ],
+)
+def test_samplers_that_make_no_sense(kind, options, match):
+    with pytest.raises(ConfigError, match=match):
+        kind(**options)
+
+
+def test_a_map_that_cannot_be_made(tmp_path):
+    for path in (tmp_path / "missing", tmp_path / "missing" / "too"):
+        with pytest.raises(OutputError, match=rf"no [\d,]+ bytes for the replay in {path}"):
+            ReplayBuffer(100, FIELDS, memory_map=path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="name a directory on a disk that has them"):
+        ReplayBuffer(100, FIELDS, memory_map=tmp_path / "file")
+
+
+@pytest.mark.parametrize("kind", ["finals", "frames"])
+def test_no_room_to_grow(tmp_path, kind):
+    # The directory of the maps has gone: what is stored is stored, what is not is said.
+    fields = FIELDS if kind == "finals" else {**FIELDS, **IMAGES}
+    directory = tmp_path / "maps"
+    directory.mkdir()
+    buffer, twin = (
+        ReplayBuffer(200, fields, share_next_obs=True, memory_map=one, seed=1)
+        for one in (directory, None)
+    )
+    directory.rmdir()
+
+    def add_unshared(one, count):
+        for number in range(count):
+            values = transition(number % 100 * 2, fields=fields)
+            one.add(**{**values, "next_obs": values["next_obs"] + 1})
+
+    for _ in range(2):
+        with pytest.raises(OutputError, match="bytes for the replay in"):
+            add_unshared(buffer, 500)
+    stored = buffer.num_added
+    assert 0 < stored < 200
+    add_unshared(twin, stored)
+    one, other = (each.get(np.arange(stored)) for each in (buffer, twin))
+    for field in fields:
+        np.testing.assert_array_equal(one[field], other[field])
+    np.testing.assert_array_equal(buffer.sample(9).index, twin.sample(9).index)
+
+
+# Without what is optional.
+
+
+def python(source):
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_numba_is_missing():
+    said = python(
+        "import sys\n"
+        "sys.modules['numba'] = None\n"
+        "from hotloop.errors import MissingExtraError\n"
+        "try:\n"
+        "    import hotloop.replay\n"
+        "except MissingExtraError as error:\n"
+        "    print(error)\n"
+    )
+    assert "hotloop.replay needs Numba" in said
+    assert "pip install 'hotloop[replay]'" in said
+
+
+def test_neither_torch_nor_gymnasium_is_imported():
+    source = (
+        "import sys\n"
+        "import numpy as np\n"
+        "from hotloop.replay import Proportional, ReplayBuffer\n"
+        "buffer = ReplayBuffer(9, {'x': ((), np.float32)}, sampler=Proportional())\n"
+        "buffer.add(x=1.0, weight=2.0)\n"
+        "buffer.sample(3)\n"
+        "print([name for name in ('torch', 'gymnasium', 'envpool') if name in sys.modules])\n"
+    )
+    assert python(source) == "[]"
