@@ -585,6 +585,11 @@ def overwritten(part, dtype, value):
     return change
 
 
+def fewer(header, found, part, count):
+    found[part] = found[part][count:]
+    header["sizes"][part] = len(found[part])
+
+
 def bad_links(header, found):
     rows = np.frombuffer(found["rows"], np.uint8).copy()
     size = len(rows) // min(header["words"]["added"][0], header["settings"]["capacity"])
@@ -604,7 +609,6 @@ CRAFTED = {
     "no words": without("words"),
     "no pools": without("pools"),
     "no sizes": without("sizes"),
-    "no num_finals": without("num_finals"),
     "no num_samples": without("num_samples"),
     "added is negative": set_in_header("words", "added", [-5]),
     "added is more": set_in_header("words", "added", [150]),
@@ -617,9 +621,12 @@ CRAFTED = {
     "finals_free is negative": set_in_header("words", "finals_free", [-1]),
     "finals_free is more": set_in_header("words", "finals_free", [10**6]),
     "base is infinite": set_in_header("words", "base", [0x7FF0000000000000]),
-    "num_finals is negative": set_in_header("num_finals", -1),
-    "num_finals is no number": set_in_header("num_finals", None),
-    "num_finals is vast": set_in_header("num_finals", 10**18),
+    "no size of finals": lambda header, found: header["sizes"].pop("finals"),
+    "finals are fewer": lambda header, found: fewer(header, found, "finals_free", 40),
+    "finals are none": lambda header, found: fewer(header, found, "finals", 10**9),
+    "size is negative": set_in_header("sizes", "finals_free", -4),
+    "size is no number": set_in_header("sizes", "finals_free", None),
+    "size is vast": set_in_header("sizes", "finals_free", 10**18),
     "num_samples is no number": set_in_header("num_samples", "x"),
     "pools is short": set_in_header("pools", []),
     "pools is vast": set_in_header("pools", [[10**12, 0]]),

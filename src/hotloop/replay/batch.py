@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -174,7 +175,11 @@ class Blocks:
     SIZES = 8  # that are remembered
 
     def __init__(
-        self, layout: Layout, weighted: bool, has_importance: bool, prepare: Callable[[int], None]
+        self,
+        layout: Layout,
+        weighted: bool,
+        has_importance: bool,
+        prepare: weakref.WeakMethod[Callable[[int], None]],
     ) -> None:
         self._make = lambda size: Block(layout, size, weighted, has_importance)
         self._prepare = prepare
@@ -202,7 +207,9 @@ class Blocks:
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ReplayError(f"`batch_size` must be a whole number from 1 on, got {size!r}")
         size = int(size)
-        self._prepare(size)
+        prepare = self._prepare()
+        if prepare is not None:
+            prepare(size)
         if size not in self._blocks and len(self._blocks) == self.SIZES:
             del self._blocks[next(iter(self._blocks))]
         blocks = self._blocks.setdefault(size, [])

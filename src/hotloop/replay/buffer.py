@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf, nan
 from pathlib import Path
@@ -45,6 +46,7 @@ from hotloop.replay.pool import FramePool
 from hotloop.replay.ranks import BLOCK, max_blocks, rank_table
 from hotloop.replay.samplers import Prioritized, Proportional, RankBased, Sampler, Uniform
 from hotloop.replay.tree import level_sizes
+from hotloop.replay.unrolled import unrolled_add
 from hotloop.types import Array
 
 WeightFrom = Literal["episode_return", "return_so_far", "return_to_go"]
@@ -249,40 +251,9 @@ class ReplayBuffer:
             ShapeError: a field is missing, unknown, or of another shape or kind of numbers.
             ReplayError: the weight is NaN or infinite, or a negative priority.
         """
-        acquire, release = self._hold
-        acquire()
-        try:
-            puts = self._puts
-            try:
-                for name, value in fields.items():
-                    target, where, kinds = puts[name]
-                    if kinds is None or type(value) in kinds:
-                        target[where] = value
-                    else:
-                        raise TypeError
-            except (KeyError, TypeError, ValueError):
-                fields = self._put_all(fields, ())
-            if len(fields) != len(puts):
-                raise missing_fields(self.layout, fields)
-            if weight is None:
-                if self._needs_weight:
-                    raise self._weight_missing()
-                weight = nan
-            else:
-                if not self._takes_weight:
-                    raise self._weight_unused()
-                if type(weight) is not float:  # each type would be compiled anew
-                    weight = self._as_float(weight)
-                if weight != weight:
-                    raise self._weight_refused(weight, 0)
-            if env:
-                self._given_envs(as_array("env", [env]), 1)
-                env = int(env)
-            done = write_one(self._at, env, weight)
-            if done <= 0:
-                self._write_one_more(done, env, weight)
-        finally:
-            release()
+        with self._lock:
+            self._put_all(fields)
+            self._write_staged(weight, env)
 
     def extend(
         self,
@@ -495,7 +466,7 @@ class ReplayBuffer:
             for name, value in vars(saved).items():
                 if name not in ("_lock", "_hold"):
                     setattr(self, name, value)
-            self._blocks = self._make_blocks()
+            self._bind()
 
     # What the public methods stand on.
 
@@ -575,14 +546,19 @@ class ReplayBuffer:
         self._given = {one.name: one for one in layout.given()}
         self._single = Stage(layout, 1)
         self._handle[native.SINGLE] = self._single.rows.ctypes.data
-        self._puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
         self._make_stage(64)
         self._lent: dict[str, Array] = {}
-        self._blocks = self._make_blocks()
+        self._bind()
 
-    def _make_blocks(self) -> Blocks:
+    def _bind(self) -> None:
+        """Make what calls back into this buffer."""
+        prepare = weakref.WeakMethod(self._make_scratch)
         sampler = self.sampler
-        return Blocks(self.layout, sampler.weighted, sampler.has_importance, self._make_scratch)
+        self._blocks = Blocks(self.layout, sampler.weighted, sampler.has_importance, prepare)
+        puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
+        add = unrolled_add(self, puts)
+        if add is not None:
+            self.add = add
 
     def _make_weights(self) -> dict[str, Array]:
         """The weights, and the tree or the ranks over them."""
@@ -670,12 +646,32 @@ class ReplayBuffer:
         else:
             yield name, value
 
-    def _put_all(self, fields: Mapping[str, Any], leading: tuple[int, ...]) -> dict[str, Any]:
-        """Copy all fields into the stage, whatever they are, or say what is wrong with one."""
-        given = self._named(fields)
-        for name, value in given.items():
-            self._put(name, value, leading)
-        return given
+    def _put_all(self, fields: Mapping[str, Any]) -> None:
+        """Stage one transition, whatever its fields are, or say what is wrong with one."""
+        for name, value in self._named(fields).items():
+            self._put(name, value, ())
+
+    def _write_staged(self, weight: float | None, env: int) -> None:
+        """Store the transition that is staged."""
+        if weight is None:
+            if self._needs_weight:
+                raise self._weight_missing()
+            weight = nan
+        else:
+            if not self._takes_weight:
+                raise self._weight_unused()
+            weight = self._as_float(weight)
+            if weight != weight:
+                raise self._weight_refused(weight, 0)
+        self._given_envs(as_array("env", [env]), 1)
+        done = write_one(self._at, int(env), weight)
+        if done == REFUSED_WEIGHT:
+            raise self._weight_refused(weight, 0)
+        if done == REFUSED_REWARD:
+            raise self._reward_refused(0)
+        if done == 0:
+            self._grow()
+            write_one(self._at, int(env), weight)
 
     def _put(self, name: str, value: Any, leading: tuple[int, ...]) -> None:
         """Copy a field into the stage, or, where it lies apart, remember where its values are."""
@@ -716,15 +712,6 @@ class ReplayBuffer:
         if array.shape != () or array.dtype.kind not in "biuf":
             raise ShapeError(f"`weight` must be a number, got {weight!r:.60}")
         return float(array) + 0.0
-
-    def _write_one_more(self, done: int, env: int, weight: float) -> None:
-        """Store the transition that `write_one` could not, or say why not."""
-        if done == REFUSED_WEIGHT:
-            raise self._weight_refused(weight, 0)
-        if done == REFUSED_REWARD:
-            raise self._reward_refused(0)
-        self._grow()
-        write_one(self._at, env, weight)
 
     def _given_envs(self, env: Array, count: int) -> int:
         num_envs = self.settings["num_envs"]
