@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from hotloop.errors import ReplayError
 from hotloop.replay.calls import COPIES, IMPORTANCE, INDEX, NUM_COPIES, PROBABILITY, WEIGHT
 from hotloop.replay.layout import Layout
 from hotloop.replay.memory import aligned
@@ -174,26 +172,15 @@ class Blocks:
     KEPT = 4  # blocks of one size
     SIZES = 8  # that are remembered
 
-    def __init__(
-        self,
-        layout: Layout,
-        weighted: bool,
-        has_importance: bool,
-        prepare: weakref.WeakMethod[Callable[[int], None]],
-    ) -> None:
-        self._make = lambda size: Block(layout, size, weighted, has_importance)
-        self._prepare = prepare
+    def __init__(self, layout: Layout, weighted: bool, has_importance: bool) -> None:
+        self._layout, self._weighted, self._has_importance = layout, weighted, has_importance
         self._blocks: dict[int, list[Block]] = {}
         # Without the interpreter's lock, counts of references are not exact.
         self._reuse = getattr(sys, "_is_gil_enabled", lambda: True)()
 
-    def take(self, size: int) -> Block:
-        """Memory for a batch of this size that nobody looks at.
-
-        Raises:
-            ReplayError: the size is not a whole number from 1 on.
-        """
-        blocks = self._blocks.get(size)
+    def take(self, size: int) -> Block | None:
+        """Memory for a batch of this size that is there and nobody looks at."""
+        blocks = self._blocks.get(size) if type(size) is int else None
         if blocks is not None and self._reuse:
             for block in blocks:  # the one that was used longest ago comes first
                 if list(map(sys.getrefcount, block.watched)) == block.unused:
@@ -201,18 +188,13 @@ class Blocks:
                         blocks.remove(block)
                         blocks.append(block)
                     return block
-        return self._take_new(size)
+        return None
 
-    def _take_new(self, size: int) -> Block:
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-            raise ReplayError(f"`batch_size` must be a whole number from 1 on, got {size!r}")
-        size = int(size)
-        prepare = self._prepare()
-        if prepare is not None:
-            prepare(size)
+    def make(self, size: int) -> Block:
+        """New memory for a batch of this size."""
         if size not in self._blocks and len(self._blocks) == self.SIZES:
             del self._blocks[next(iter(self._blocks))]
         blocks = self._blocks.setdefault(size, [])
-        blocks.append(self._make(size))
+        blocks.append(Block(self._layout, size, self._weighted, self._has_importance))
         del blocks[: -self.KEPT]
         return blocks[-1]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf, nan
 from pathlib import Path
@@ -14,11 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hotloop.errors import ConfigError, ReplayError, ShapeError
+from hotloop.errors import ConfigError, HotloopError, ReplayError, ShapeError
 from hotloop.replay import native, rows, saving
-from hotloop.replay.batch import Batch, Blocks
+from hotloop.replay.batch import Batch, Block, Blocks
 from hotloop.replay.calls import (
-    MAX_WEIGHT,
     REFUSED_REWARD,
     REFUSED_WEIGHT,
     add_weights,
@@ -334,8 +331,8 @@ class ReplayBuffer:
         with self._lock:
             first, last = 0, self.settings["num_envs"] - 1
             if env is not None:
-                first = last = operator.index(env)
-                self._given_envs(np.asarray([first]), 1)
+                self._given_envs(as_array("env", [env]), 1)
+                first = last = int(env)
             done = cut(self._at, first, last, True)
             while done <= last:
                 self._grow()
@@ -372,7 +369,7 @@ class ReplayBuffer:
                 place = -1 - applied
                 if place < count:
                     raise self._weight_refused(weights[place], place)
-                raise self._no_such_number(int(self._numbers[place - count]))
+                raise self._no_such_number(int(np.asarray(index)[place - count]))
             return applied
 
     # Reading.
@@ -395,12 +392,9 @@ class ReplayBuffer:
         acquire, release = self._hold
         acquire()
         try:
-            block = self._blocks.take(batch_size)
-            if beta is None:
-                beta = self._beta()
-            elif not 0 <= beta < inf:
-                raise ReplayError(f"`beta` must be a finite number from 0 on, got {beta}")
-            drawn = sample(self._at, block.address, block.size, float(beta))
+            block = self._blocks.take(batch_size) or self._new_block(batch_size)
+            beta = self._beta() if beta is None else _exponent(beta)
+            drawn = sample(self._at, block.address, block.size, beta)
             if drawn != block.size:
                 raise self._too_few(block.size, drawn)
             self.num_samples += 1
@@ -419,13 +413,13 @@ class ReplayBuffer:
         """
         with self._lock:
             count = self._given_numbers(index)
-            block = self._blocks.take(count)
+            block = self._blocks.take(count) or self._blocks.make(count)
             for name in ("probability", "importance"):
                 if name in block.arrays:
                     block.arrays[name].fill(np.nan)
             found = fetch(self._at, block.address, count)
             if found < count:
-                raise self._no_such_number(int(self._numbers[found]))
+                raise self._no_such_number(int(np.asarray(index)[found]))
             return block.batch()
 
     # Keeping.
@@ -552,9 +546,8 @@ class ReplayBuffer:
 
     def _bind(self) -> None:
         """Make what calls back into this buffer."""
-        prepare = weakref.WeakMethod(self._make_scratch)
         sampler = self.sampler
-        self._blocks = Blocks(self.layout, sampler.weighted, sampler.has_importance, prepare)
+        self._blocks = Blocks(self.layout, sampler.weighted, sampler.has_importance)
         puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
         add = unrolled_add(self, puts)
         if add is not None:
@@ -610,6 +603,14 @@ class ReplayBuffer:
         if isinstance(self.sampler, (Prioritized, RankBased)):
             return float(self.sampler.beta_after(self.num_samples))
         return 0.0
+
+    def _new_block(self, batch_size: int) -> Block:
+        """Memory for a batch, and work space, if there can be one."""
+        size = _whole("batch_size", batch_size, ReplayError)
+        if len(self) == 0 or (size > len(self) and not self._replacement):
+            raise self._too_few(size, 0)
+        self._make_scratch(size)
+        return self._blocks.take(size) or self._blocks.make(size)
 
     def _make_scratch(self, count: int) -> None:
         """Have work space for batches of up to `count`."""
@@ -778,11 +779,10 @@ class ReplayBuffer:
         return ReplayError(f"this buffer's weights {why}: leave `weight` out")
 
     def _weight_refused(self, weight: Any, place: int) -> ReplayError:
-        expected = f"a finite number, of at most {MAX_WEIGHT:g}"
+        expected = f"a finite number, of at most {native.MAX_WEIGHT:g}"
         if self._handle[native.PRIORITIES]:
-            expected = (
-                f"a finite number from 0 on (a priority), whose power α is at most {MAX_WEIGHT:g}"
-            )
+            expected = "a finite number from 0 on (a priority), "
+            expected += f"whose power α is at most {native.MAX_WEIGHT:g}"
         return ReplayError(
             f"`weight` must be {expected}, got {weight} at position {place}; nothing was changed"
         )
@@ -818,10 +818,18 @@ class ReplayBuffer:
         )
 
 
-def _whole(name: str, value: Any) -> int:
+def _exponent(beta: Any) -> float:
+    """β, as a user gives it."""
+    array = as_array("beta", beta)
+    if array.shape != () or array.dtype.kind not in "iuf" or not 0 <= array < inf:
+        raise ReplayError(f"`beta` must be a finite number from 0 on, got {beta!r:.60}")
+    return float(array)
+
+
+def _whole(name: str, value: Any, error: type[HotloopError] = ConfigError) -> int:
     """A count, as a user gives it."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ConfigError(f"`{name}` must be a whole number from 1 on, got {value!r}")
+        raise error(f"`{name}` must be a whole number from 1 on, got {value!r}")
     return int(value)
 
 
@@ -837,8 +845,13 @@ def _check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sample
         raise ConfigError(
             f"`weight_from` must be one of {', '.join(_WEIGHT_FROM)}, got '{weight_from}'"
         )
-    if running != "mean" and not (isinstance(running, (int, float)) and np.isfinite(running)):
-        raise ConfigError(f"`running_weight` must be 'mean' or a finite number, got {running!r}")
+    if running != "mean" and not (
+        isinstance(running, (int, float)) and abs(running) <= native.MAX_WEIGHT
+    ):
+        raise ConfigError(
+            f"`running_weight` must be 'mean' or a finite number, of at most "
+            f"{native.MAX_WEIGHT:g}, got {running!r}"
+        )
     if weight_from is not None and not isinstance(sampler, Proportional):
         raise ConfigError(
             f"`weight_from` gives weights to Proportional, not to {type(sampler).__name__}"

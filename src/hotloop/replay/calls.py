@@ -15,6 +15,7 @@ from hotloop.replay.native import (
     KIND_TREE,
     KIND_UNIFORM,
     LEVELS,
+    MAX_WEIGHT,
     MAXS,
     MINS,
     PRIORITIES,
@@ -58,10 +59,6 @@ __all__ = [
 # The words of a batch's order: addresses of what it wants to know besides its fields (0: nothing),
 # then the fields, as `gather` takes them.
 INDEX, WEIGHT, PROBABILITY, IMPORTANCE, NUM_COPIES, COPIES = range(6)
-
-
-# Beyond this, sums over all weights could be infinite.
-MAX_WEIGHT = 1e290
 
 
 @jit

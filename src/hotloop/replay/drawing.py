@@ -21,6 +21,7 @@ from hotloop.replay.native import (
     KIND,
     KIND_RANKS,
     KIND_UNIFORM,
+    RANDOM,
     REPLACEMENT,
     SCRATCH,
     SCRATCH_SIZE,
@@ -33,11 +34,13 @@ from hotloop.replay.native import (
     jit,
     load_f64,
     load_i64,
+    load_u64,
     prefetch,
     random_below,
     random_unit,
     store_f64,
     store_i64,
+    store_u64,
 )
 from hotloop.replay.ranks import draw_ranks
 from hotloop.replay.tree import (
@@ -296,6 +299,9 @@ def draw(handle: int, count: int) -> int:
         return count
     shift = current_shift(handle)
     rebase(handle, shift)
+    strict = load_i64(handle, STRICT) != 0
+    random_a, random_b = load_u64(handle, RANDOM), load_u64(handle, RANDOM + 1)
+    random_c, random_d = load_u64(handle, RANDOM + 2), load_u64(handle, RANDOM + 3)
     positive = 0
     if greatest_weight(handle) + shift > 0.0:
         positive = count
@@ -304,7 +310,11 @@ def draw(handle: int, count: int) -> int:
         else:
             positive = _draw_distinct(handle, shift, count)
     if positive < count:
-        if load_i64(handle, STRICT):
+        if strict:  # a refused batch leaves the random numbers where they were
+            store_u64(handle, RANDOM, random_a)
+            store_u64(handle, RANDOM + 1, random_b)
+            store_u64(handle, RANDOM + 2, random_c)
+            store_u64(handle, RANDOM + 3, random_d)
             return positive
         store_i64(handle, FILLED, load_i64(handle, FILLED) + count - positive)
         if replacement or positive == 0:

@@ -16,6 +16,7 @@ from hotloop.replay.native import (
     KIND_RANKS,
     KIND_TREE,
     KIND_UNIFORM,
+    MAX_WEIGHT,
     PRIORITIES,
     RANK_ALPHA,
     REPLACEMENT,
@@ -86,8 +87,12 @@ class Proportional:
 
     def __post_init__(self) -> None:
         _make_plain(self)
-        if self.shift != "min" and not _is_number(self.shift):
-            raise ConfigError(f"`shift` must be 'min' or a finite number, got {self.shift!r}")
+        by_min = isinstance(self.shift, str) and self.shift == "min"
+        if not by_min and not (_is_number(self.shift) and abs(float(self.shift)) <= MAX_WEIGHT):
+            raise ConfigError(
+                f"`shift` must be 'min' or a finite number, of at most {MAX_WEIGHT:g}, got "
+                f"{self.shift!r}"
+            )
 
     def words(self) -> dict[int, float]:
         """What the handle holds of these settings."""
@@ -119,7 +124,6 @@ class _Annealed:
     has_importance: ClassVar[bool] = True
 
     def _check(self, alpha: float) -> None:
-        _make_plain(self)
         for name, value in (
             ("alpha", alpha),
             ("beta", self.beta),
@@ -164,6 +168,7 @@ class Prioritized(_Annealed):
     """Added to every priority, so that none is 0."""
 
     def __post_init__(self) -> None:
+        _make_plain(self)
         self._check(self.alpha)
         if not (_is_number(self.epsilon) and self.epsilon > 0):
             raise ConfigError(f"`epsilon` must be a positive number, got {self.epsilon!r}")
@@ -187,6 +192,7 @@ class RankBased(_Annealed):
     """β of the importance weights at the first batch: 0 corrects nothing, 1 all."""
 
     def __post_init__(self) -> None:
+        _make_plain(self)
         self._check(self.alpha)
 
     def words(self) -> dict[int, float]:

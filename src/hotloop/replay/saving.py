@@ -21,7 +21,7 @@ import numpy as np
 from hotloop.errors import CheckpointError, ConfigError, HotloopError
 from hotloop.files import written_whole
 from hotloop.replay import native, rows
-from hotloop.replay.calls import MAX_WEIGHT, rebuild_weights
+from hotloop.replay.calls import rebuild_weights
 from hotloop.replay.samplers import sampler_from_json, sampler_to_json
 from hotloop.types import Array
 
@@ -256,9 +256,9 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
             free = np.sort(pool.free[: pool.num_free])
             good.append(bool(np.array_equal(free, np.flatnonzero(counts == 0))))
     if buffer.sampler.weighted:
-        least = 0.0 if buffer._handle[native.PRIORITIES] else -MAX_WEIGHT
+        least = 0.0 if buffer._handle[native.PRIORITIES] else -native.MAX_WEIGHT
         weights = buffer._weights["sums"][:size]
-        good.append(bool(((weights >= least) & (weights <= MAX_WEIGHT)).all()))
+        good.append(bool(((weights >= least) & (weights <= native.MAX_WEIGHT)).all()))
     if not all(good):
         raise CheckpointError(f"{path} is damaged: some of it leads nowhere; take another copy")
 

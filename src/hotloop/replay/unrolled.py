@@ -57,7 +57,7 @@ def add(*, weight=None, env=0, {parameters}, **_unknown):
         except (TypeError, ValueError):
             _fields = {{**{{{given}}}, **_unknown}}
             _buffer._put_all({{_n: _v for _n, _v in _fields.items() if _v is not _absent}})
-        if env == 0:
+        if type(env) is int and env == 0:
             if weight is None:
                 if not _needs_weight and _write(_at, 0, _nan) > 0:
                     return
