@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -366,6 +368,50 @@ def test_images_that_do_not_fit():
             match = match.replace(r"\(40,", r"\(2, 40,")
             twins.refused(ShapeError, f"`{name}` {match}", "extend", **many)
     twins.assert_as_before()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("type", "int", "float", "print", "TypeError", "ValueError", "class", "None", "lambda"),
+        *("add", "extend", "buffer", "target0", "where0", "kinds0", "stage", "nan", "fields"),
+        *("_absent", "_buffer", "_fields", "_write", "_at", "_n", "_v", "__class__", "__dict__"),
+        *("given", "a b", "a.b", "ε", "0", "x" * 300),
+    ],
+)
+@pytest.mark.parametrize("sampler", [Uniform(), Proportional()])
+def test_any_name_will_do(name, sampler):
+    fields = {name: ((), np.float32), "array": ((2,), np.int64), "flag": ((), np.bool_)}
+    buffers = [ReplayBuffer(9, fields, sampler=sampler)]
+    buffers.append(ReplayBuffer(9, {"first": ((3,), np.float32), **fields}, sampler=sampler))
+    for buffer, more in zip(buffers, ({}, {"first": np.ones(3, np.float32)}), strict=True):
+        if sampler.weighted:
+            more["weight"] = 1.0
+        for number in range(3):
+            values = {name: number + 0.5, "array": np.full(2, number), "flag": number == 1}
+            buffer.add(**values, **more)
+        many = {key: np.repeat(np.asarray(value)[None], 2, 0) for key, value in more.items()}
+        values = {name: [3.5, 4.5], "array": [[3, 3], [4, 4]], "flag": [False, False]}
+        buffer.extend(**values, **many)
+        batch = buffer.get(np.arange(5))
+        assert batch[name].tolist() == [0.5, 1.5, 2.5, 3.5, 4.5]
+        assert batch["array"][:, 1].tolist() == [0, 1, 2, 3, 4]
+        assert batch["flag"].tolist() == [False, True, False, False, False]
+        with pytest.raises(ShapeError, match="there is no field `else`"):
+            buffer.add(**{**values, "else": 3}, **more)
+
+
+def test_add_keeps_its_buffer():
+    buffer = ReplayBuffer(9, FIELDS)
+    add, known = buffer.add, weakref.ref(buffer)
+    del buffer
+    gc.collect()
+    assert known() is not None  # what `add` writes to must be there
+    add(**transition())
+    assert len(known()) == 1
+    del add
+    gc.collect()
+    assert known() is None
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32, np.int64, np.uint64])

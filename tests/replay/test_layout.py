@@ -166,7 +166,7 @@ def test_frames_of_stacks_are_there_once(n_step):
     for _ in range(capacity):
         buffer.add(**frames.step())
     # A frame a step, and the first of each episode.
-    (pool,) = buffer._pools
+    (pool,) = buffer._store.pools
     assert pool.num_used - pool.num_free == capacity + capacity // length
     room = 84 * 84 * capacity
     assert buffer.memory()["apart"] <= 1.25 * room  # one by one they would take eight times that
@@ -198,7 +198,7 @@ def test_interleaved_environments_keep_frames_once():
     for _ in range(capacity // num_envs):
         rows = [world.step() for world in worlds]
         buffer.extend(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
-    (pool,) = buffer._pools
+    (pool,) = buffer._store.pools
     assert pool.num_used - pool.num_free == capacity + capacity // length
 
 
@@ -210,7 +210,7 @@ def test_images_that_are_no_stacks_are_shared_with_the_next_step():
     for time in range(200):
         ends = time % 20 == 19
         buffer.add(obs=images[time], next_obs=images[time + 1], terminated=ends, truncated=False)
-    (pool,) = buffer._pools
+    (pool,) = buffer._store.pools
     # The next episode's first image is stored anew: nobody says that it is the same.
     assert pool.num_used - pool.num_free <= 201 + 200 // 20
     np.testing.assert_array_equal(buffer.get(np.arange(200)).next_obs, images[1:])
@@ -371,6 +371,28 @@ def test_names_must_be_right():
     assert len(buffer) == buffer.num_added == 0
 
 
+NAMES = ["type", "int", "None_", "nan", "buffer", "fields", "class", "a b", "é", "ﬁ", "TypeError"]
+NAMES += ["target0", "where0", "kinds1", "add", "_", "_absent", "_fields", "_n", "_v", "_owner"]
+NAMES += ["_buffer", "_unknown", "_needs_weight", "_takes_weight", "_nan", "_acquire", "_release"]
+NAMES += ["_write", "_at"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_may_have_any_name(name):
+    buffer = ReplayBuffer(8, {name: ((2,), np.float32), "x": ((), np.float32)})
+    buffer.add(**{name: np.array([1, 2], np.float32)}, x=0.5)
+    buffer.add(**{name: [3, 4]}, x=np.int64(1))
+    buffer.add(x=True, **{name: np.array([5.0, 6.0])}, env=np.int64(0))
+    buffer.extend(**{name: [[7, 8]]}, x=[1.5])
+    with pytest.raises(ShapeError, match=r"field `x` is missing"):
+        buffer.add(**{name: np.array([1, 2], np.float32)})
+    with pytest.raises(ShapeError, match=r"no field `y`"):
+        buffer.add(**{name: np.array([1, 2], np.float32)}, x=0.5, y=1.0)
+    batch = buffer.get(np.arange(4))
+    np.testing.assert_array_equal(batch[name], [[1, 2], [3, 4], [5, 6], [7, 8]])
+    np.testing.assert_array_equal(batch.x, [0.5, 1, 1, 1.5])
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -521,7 +543,7 @@ def test_for_stacks_of_frames():
     twin = reference.Replay(150, Uniform())
     play(env, buffer, twin, 400)
     assert_same_entries(buffer, twin)
-    (pool,) = buffer._pools
+    (pool,) = buffer._store.pools
     episodes = sum(bool(entry.fields["terminated"]) for entry in twin.entries.values()) + 1
     assert pool.num_used - pool.num_free <= 150 + episodes + 3
     plain = ReplayBuffer.for_env(env, 150, share_next_obs=False)

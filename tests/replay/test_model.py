@@ -41,6 +41,11 @@ IMAGE = ((2, 3, 181), np.uint8)  # 1086 bytes: lies apart
 # Name: the observation's fields, the others, which of the observation's are stacks of frames.
 LAYOUTS: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "vector": (POSITION, STEP, ()),
+    "of few kinds": (  # `add` is written out for these
+        POSITION,
+        {"action": ((2,), np.float64), "reward": ((), np.float32), "cost": ((), "f8"), **FLAGS},
+        (),
+    ),
     "odd sizes": (
         ((3,), np.uint8),
         {**STEP, "note": ((), np.uint8), "pair": ((2, 1), np.float64), "half": ((1,), np.float16)},
@@ -341,9 +346,11 @@ class Model(RuleBasedStateMachine):
             env = int(rng.integers(self.twin.num_envs))
             step = self.world.step(rng, env, style, ends)
             weights = self.told_weights(rng, kind, 1)
-            told = {} if weights is None else {"weight": float(weights[0])}
+            told: dict[str, Any] = {}
+            if weights is not None:
+                told["weight"] = weights[0] if rng.random() < 0.3 else float(weights[0])
             if env > 0 or rng.random() < 0.5:
-                told["env"] = env
+                told["env"] = np.int32(env) if rng.random() < 0.3 else env
             given = {name: disguised(rng, value) for name, value in step.items()}
             self.buffer.add(**nested(given), **told)
             self.twin.add(step, env=env, weight=told.get("weight"))

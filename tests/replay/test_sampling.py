@@ -250,11 +250,11 @@ def drawn_and_restored(weights, sampler, batch_size, times, **options):
     """Draws; after each one the trees must be the same to the last bit."""
     buffer = filled(weights, sampler, **options)
     buffer.sample(batch_size)  # from which shift the sums are made is settled by now
-    before = {name: array.tobytes() for name, array in buffer._weights.items()}
+    before = {name: array.tobytes() for name, array in buffer._store.weights.items()}
     found = np.empty((times, batch_size), np.int64)
     for row in found:
         row[:] = buffer.sample(batch_size).index
-        assert {name: array.tobytes() for name, array in buffer._weights.items()} == before
+        assert {name: array.tobytes() for name, array in buffer._store.weights.items()} == before
     return buffer, found - (buffer.num_added - len(buffer))
 
 
@@ -303,10 +303,10 @@ def test_strict_names_both_numbers():
     weights = np.zeros(50)
     weights[[3, 30, 44]] = 1.0
     buffer = filled(weights, Proportional(replacement=False, strict=True), seed=53)
-    before = {name: array.tobytes() for name, array in buffer._weights.items()}
+    before = {name: array.tobytes() for name, array in buffer._store.weights.items()}
     with pytest.raises(ReplayError, match=r"batch of 4 needs .* and 3 of 50 have some"):
         buffer.sample(4)
-    assert {name: array.tobytes() for name, array in buffer._weights.items()} == before
+    assert {name: array.tobytes() for name, array in buffer._store.weights.items()} == before
     assert buffer.counters["filled_uniformly"] == buffer.num_samples == 0
     assert sorted(buffer.sample(3).index) == [3, 30, 44]
     buffer.update_weights([0], [0.001])

@@ -365,11 +365,11 @@ class Refusing:
 
     def refuse(self, path, match=None, loads=True):
         """Neither `restore` nor `load` takes it."""
-        before = self.buffer._handle.tobytes()
+        before = self.buffer._store.handle.tobytes()
         with pytest.raises(CheckpointError, match=match) as raised:
             self.buffer.restore(path)
         assert str(path) in str(raised.value)
-        assert self.buffer._handle.tobytes() == before  # or what follows may end the process
+        assert self.buffer._store.handle.tobytes() == before  # or what follows may end the process
         assert content(self.buffer) == content(self.twin)
         if loads:
             with pytest.raises(CheckpointError, match=match):
@@ -698,10 +698,10 @@ def test_a_directory_that_has_gone(tmp_path):
     copy.deepcopy(story).go_on(twin, 100)
     story.go_on(buffer, 100)
     directory.rmdir()
-    before = buffer._handle.tobytes()
+    before = buffer._store.handle.tobytes()
     with pytest.raises(OutputError):
         buffer.restore(path)
-    assert buffer._handle.tobytes() == before
+    assert buffer._store.handle.tobytes() == before
     assert content(buffer) == content(twin)
 
 

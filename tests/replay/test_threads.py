@@ -264,10 +264,10 @@ def test_one_writes_while_another_reads(tmp_path, name, often):
             drawn, anew = buffer.sample(100), twin.sample(100)
             np.testing.assert_array_equal(drawn.index, anew.index)
             np.testing.assert_array_equal(drawn.probability, anew.probability)
-        if buffer._handle[native.KIND] == native.KIND_TREE:
-            before = buffer._weights["sums"].tobytes()
-            rebuild_weights(buffer._at)
-            assert buffer._weights["sums"].tobytes() == before
+        if buffer._store.handle[native.KIND] == native.KIND_TREE:
+            before = buffer._store.weights["sums"].tobytes()
+            rebuild_weights(buffer._store.at)
+            assert buffer._store.weights["sums"].tobytes() == before
 
 
 def test_a_writer_is_not_kept_waiting_by_a_save_for_ever(tmp_path, often):

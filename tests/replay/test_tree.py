@@ -30,7 +30,7 @@ def words_at(address, count):
 
 def levels(buffer, tree):
     """A tree's words, level by level, without what only fills up the last line."""
-    handle = buffer._handle
+    handle = buffer._store.handle
     found, size = [], len(buffer)
     for level in range(handle[native.LEVELS] + 1):
         if level > 0:
@@ -42,7 +42,7 @@ def levels(buffer, tree):
 
 def roots(buffer):
     """Sum, least and greatest."""
-    handle = buffer._handle
+    handle = buffer._store.handle
     top = handle[native.LEVELS]
     trees = (native.SUMS, native.MINS, native.MAXS)
     return [float(words_at(handle[tree + top], 1)[0]) for tree in trees]
@@ -64,7 +64,7 @@ def added_up(values):
 def assert_consistent(buffer):
     """Every word is what its children make it, to the last bit."""
     sums, mins, maxs = (levels(buffer, tree) for tree in (native.SUMS, native.MINS, native.MAXS))
-    base = buffer._reals[native.BASE]
+    base = buffer._store.reals[native.BASE]
     below, least, greatest = sums[0] + base, sums[0], sums[0]
     for level in range(1, len(sums)):
         below = added_up(below)
@@ -121,9 +121,9 @@ def test_least_and_greatest_through_100_000_overwrites(capacity):
     least = np.lib.stride_tricks.sliding_window_view(before, capacity).min(1)
     before[: capacity - 1] = -np.inf
     greatest = np.lib.stride_tricks.sliding_window_view(before, capacity).max(1)
-    top = buffer._handle[native.LEVELS]
-    low = words_at(buffer._handle[native.MINS + top], 1)
-    high = words_at(buffer._handle[native.MAXS + top], 1)
+    top = buffer._store.handle[native.LEVELS]
+    low = words_at(buffer._store.handle[native.MINS + top], 1)
+    high = words_at(buffer._store.handle[native.MAXS + top], 1)
     for number in range(num_added):
         buffer.add(x=number, weight=weights[number])
         if low[0] != least[number] or high[0] != greatest[number]:
@@ -178,7 +178,7 @@ def test_10_000_000_updates_do_not_drift():
     assert total == pytest.approx(math.fsum(leaves), rel=1e-12)
     assert (least, greatest) == (leaves.min(), leaves.max())
     before = everything(buffer)
-    rebuild_weights(buffer._at)
+    rebuild_weights(buffer._store.at)
     assert everything(buffer) == before
 
 
@@ -249,7 +249,7 @@ def slots_at(buffer, shift, targets):
     targets = np.array(targets, np.float64)
     slots, prefixes = np.empty(len(targets), np.int64), np.zeros(64 + 8)
     addresses = [array.ctypes.data for array in (targets, slots, prefixes)]
-    walk(buffer._at, float(shift), addresses[0], addresses[1], len(targets), addresses[2])
+    walk(buffer._store.at, float(shift), addresses[0], addresses[1], len(targets), addresses[2])
     return slots
 
 
@@ -265,8 +265,8 @@ def test_walks_find_what_a_search_finds(capacity, shift, base):
         weights[rng.integers(size)] = 60
         buffer = weighted(capacity)
         buffer.extend(x=np.arange(size), weight=weights.astype(float))
-        buffer._reals[native.BASE] = base
-        rebuild_weights(buffer._at)
+        buffer._store.reals[native.BASE] = base
+        rebuild_weights(buffer._store.at)
         assert_consistent(buffer)
         ends = np.cumsum(weights + shift)
         targets = rng.integers(0, ends[-1], 500) + 0.5 * rng.integers(0, 2, 500)
@@ -312,7 +312,7 @@ def greatest(handle):
 
 def ranked(buffer):
     """Blocks as they stand in order, each a list of (−priority, slot)."""
-    handle, arrays = buffer._handle, buffer._weights
+    handle, arrays = buffer._store.handle, buffer._store.weights
     found = []
     for block in arrays["order"][: handle[native.NUM_BLOCKS]]:
         count = arrays["counts"][block]
@@ -325,7 +325,7 @@ def ranked(buffer):
 def assert_ranked(buffer, expected):
     blocks = ranked(buffer)
     assert [entry for block in blocks for entry in block] == expected
-    handle, arrays = buffer._handle, buffer._weights
+    handle, arrays = buffer._store.handle, buffer._store.weights
     used, free = handle[native.NUM_BLOCKS], handle[native.NUM_FREE_BLOCKS]
     assert used + free == handle[native.MAX_BLOCKS] == max_blocks(buffer.capacity)
     every = [*arrays["order"][:used], *arrays["free"][:free]]
@@ -334,7 +334,7 @@ def assert_ranked(buffer, expected):
     assert all(0 < count <= BLOCK for count in counts)
     # So there are never more blocks than room was made for.
     assert all(one + other > BLOCK // 2 for one, other in itertools.pairwise(counts))
-    assert greatest(buffer._at) == (-expected[0][0] if expected else -math.inf)
+    assert greatest(buffer._store.at) == (-expected[0][0] if expected else -math.inf)
 
 
 @pytest.mark.parametrize("num_keys", [1, 5, 300, 10**9])
@@ -342,13 +342,13 @@ def test_ranks_through_100_000_changes(num_keys):
     rng = np.random.default_rng(11)
     capacity = 6000
     buffer = weighted(capacity, RankBased())
-    at, entries, keys = buffer._at, [], {}
+    at, entries, keys = buffer._store.at, [], {}
     splits = joins = 0
     grows = True
     for number in range(100_000 if num_keys == 5 else 40_000):
         if number % 8000 == 0:
             grows = not grows if number else True
-        blocks = buffer._handle[native.NUM_BLOCKS]
+        blocks = buffer._store.handle[native.NUM_BLOCKS]
         slot = int(rng.integers(capacity))
         if slot in keys and (not grows or rng.random() < 0.3):
             key = keys.pop(slot)
@@ -360,7 +360,7 @@ def test_ranks_through_100_000_changes(num_keys):
             keys[slot] = key
             bisect.insort(entries, (-key, slot))
             put(at, slot, key)
-        change = buffer._handle[native.NUM_BLOCKS] - blocks
+        change = buffer._store.handle[native.NUM_BLOCKS] - blocks
         splits += change > 0
         joins += change < 0
         if number % 997 == 0:
@@ -376,7 +376,7 @@ def test_blocks_never_run_out():
     # The worst case: blocks of 256 and of one entry by turns, again and again.
     capacity = 64 * BLOCK
     buffer = weighted(capacity, RankBased())
-    at, free = buffer._at, list(range(capacity))
+    at, free = buffer._store.at, list(range(capacity))
     kept = []
     top, most = 0.0, 0
     for _ in range(12):
@@ -387,7 +387,7 @@ def test_blocks_never_run_out():
             put(at, slot, -top)
             begun.append((top, slot))
         kept += begun
-        most = max(most, int(buffer._handle[native.NUM_BLOCKS]))
+        most = max(most, int(buffer._store.handle[native.NUM_BLOCKS]))
         assert_ranked(buffer, kept)
         for number, block in enumerate(ranked(buffer)):
             for entry in block[1:] if number % 2 else []:
@@ -398,7 +398,7 @@ def test_blocks_never_run_out():
                 take(at, entry[1], -entry[0])
                 free.append(entry[1])
         kept = [entry for block in ranked(buffer) for entry in block]
-        most = max(most, int(buffer._handle[native.NUM_BLOCKS]))
+        most = max(most, int(buffer._store.handle[native.NUM_BLOCKS]))
         assert_ranked(buffer, kept)
     assert most <= max_blocks(capacity)
     assert most > 64  # more than full ones would be
@@ -428,6 +428,6 @@ def test_ranks_of_a_buffer_through_its_life():
         rank = np.rint((batch.probability * whole) ** (-1 / 0.7)).astype(int)
         assert [expected[one - 1][1] for one in rank] == (batch.index % 3000).tolist()
     before = [entry for block in ranked(buffer) for entry in block]
-    buffer._handle[native.NUM_FREE_BLOCKS] = buffer._handle[native.MAX_BLOCKS]
-    rebuild_weights(buffer._at)
+    buffer._store.handle[native.NUM_FREE_BLOCKS] = buffer._store.handle[native.MAX_BLOCKS]
+    rebuild_weights(buffer._store.at)
     assert_ranked(buffer, before)

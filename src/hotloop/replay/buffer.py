@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf, nan
+from math import nan
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hotloop.errors import ConfigError, HotloopError, ReplayError, ShapeError
+from hotloop.errors import ConfigError, ReplayError, ShapeError
 from hotloop.replay import native, rows, saving
 from hotloop.replay.batch import Batch, Block, Blocks
 from hotloop.replay.calls import (
@@ -21,13 +21,11 @@ from hotloop.replay.calls import (
     add_weights,
     cut,
     fetch,
-    rebuild_weights,
     sample,
     update,
     write,
     write_one,
 )
-from hotloop.replay.drawing import NUMBERS, SAVED, SCRATCH_WORDS
 from hotloop.replay.layout import (
     Field,
     Layout,
@@ -38,20 +36,14 @@ from hotloop.replay.layout import (
     declared,
     missing_fields,
 )
-from hotloop.replay.memory import Memory, aligned
-from hotloop.replay.pool import FramePool
-from hotloop.replay.ranks import BLOCK, max_blocks, rank_table
+from hotloop.replay.memory import Memory
+from hotloop.replay.options import check, exponent, whole
 from hotloop.replay.samplers import Prioritized, Proportional, RankBased, Sampler, Uniform
-from hotloop.replay.tree import level_sizes
+from hotloop.replay.store import Store
 from hotloop.replay.unrolled import unrolled_add
 from hotloop.types import Array
 
 WeightFrom = Literal["episode_return", "return_so_far", "return_to_go"]
-_WEIGHT_FROM = {
-    "episode_return": native.WEIGHT_EPISODE_RETURN,
-    "return_so_far": native.WEIGHT_RETURN_SO_FAR,
-    "return_to_go": native.WEIGHT_RETURN_TO_GO,
-}
 # Numbers that a memoryview's item of this dtype takes as they are.
 _REALS = frozenset((bool, int, float, np.float32, np.float64))
 _FORMATS = "bBhHiIlLqQfd?"  # of arrays that a memoryview takes
@@ -131,10 +123,10 @@ class ReplayBuffer:
                 "`sampler` must be Uniform(), Proportional(), Prioritized() or RankBased(), got "
                 f"{sampler!r}"
             )
-        n_step = _whole("n_step", n_step)
+        n_step = whole("n_step", n_step)
         self.settings: dict[str, Any] = {
-            "capacity": _whole("capacity", capacity),
-            "num_envs": _whole("num_envs", num_envs),
+            "capacity": whole("capacity", capacity),
+            "num_envs": whole("num_envs", num_envs),
             "share_next_obs": bool(share_next_obs) or n_step > 1,
             "n_step": n_step,
             "gamma": gamma,
@@ -143,7 +135,7 @@ class ReplayBuffer:
             "frame_stacks": [frame_stacks] if isinstance(frame_stacks, str) else list(frame_stacks),
         }
         self.fields = declared(fields)
-        _check(self.settings, self.fields, self.sampler)
+        check(self.settings, self.fields, self.sampler)
         returns = weight_from in ("episode_return", "return_to_go")
         self.layout: Layout = arrange(
             self.fields,
@@ -159,10 +151,18 @@ class ReplayBuffer:
             raise ConfigError(f"`seed` must be a whole number from 0 on, got {seed!r}") from error
         self._lock = threading.RLock()
         self._hold = self._lock.acquire, self._lock.release  # half of what `with` costs
-        self._memory = Memory(memory_map)
+        self._memory_map = memory_map
         self.num_samples = 0  # batches drawn so far
-        self._build()
-        self._handle.view(np.uint64)[native.RANDOM : native.RANDOM + 4] = random
+        weights_given = self.settings["weight_from"] is None
+        self._takes_weight = self.sampler.weighted and weights_given
+        self._needs_weight = isinstance(self.sampler, Proportional) and weights_given
+        self._replacement = bool(self.sampler.words()[native.REPLACEMENT])
+        self._given = {one.name: one for one in self.layout.given()}
+        self._single = Stage(self.layout, 1)
+        self._make_stage(64)
+        self._lent: dict[str, Array] = {}
+        self._bind(Store(self.layout, self.settings, self.sampler, Memory(memory_map)))
+        self._store.handle.view(np.uint64)[native.RANDOM : native.RANDOM + 4] = random
 
     @classmethod
     def for_env(
@@ -195,7 +195,7 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         """How many transitions can be drawn."""
-        return int(self._handle[native.SIZE])
+        return int(self._store.handle[native.SIZE])
 
     @property
     def capacity(self) -> int:
@@ -205,7 +205,7 @@ class ReplayBuffer:
     @property
     def num_added(self) -> int:
         """How many transitions it has ever held; the newest one's number is one less."""
-        return int(self._handle[native.ADDED])
+        return int(self._store.handle[native.ADDED])
 
     @property
     def counters(self) -> dict[str, int]:
@@ -215,8 +215,8 @@ class ReplayBuffer:
         `stale_updates`: weights that came after their entries had been overwritten.
         """
         return {
-            "filled_uniformly": int(self._handle[native.FILLED]),
-            "stale_updates": int(self._handle[native.STALE]),
+            "filled_uniformly": int(self._store.handle[native.FILLED]),
+            "stale_updates": int(self._store.handle[native.STALE]),
         }
 
     def memory(self) -> dict[str, int]:
@@ -224,14 +224,7 @@ class ReplayBuffer:
 
         Memory is reserved when the buffer is made and taken as it fills.
         """
-        found = {
-            "rows": self._rows.nbytes,
-            "finals": self._finals.nbytes + self._finals_free.nbytes,
-            "apart": sum(pool.size_bytes() for pool in self._pools),
-            "weights": sum(array.nbytes for array in self._weights.values()),
-            "heads": self._heads.nbytes,
-        }
-        return {**found, "total": sum(found.values())}
+        return self._store.sizes()
 
     # Writing.
 
@@ -316,7 +309,7 @@ class ReplayBuffer:
             if done < 0:
                 raise self._reward_refused(-1 - done)
             while done < count:
-                self._grow()
+                self._store.grow()
                 done = write(self._at, self._stage_at, envs, weights, done, count)
 
     def cut(self, env: int | None = None) -> None:
@@ -335,7 +328,7 @@ class ReplayBuffer:
                 first = last = int(env)
             done = cut(self._at, first, last, True)
             while done <= last:
-                self._grow()
+                self._store.grow()
                 done = cut(self._at, done, last, False)
 
     def update_weights(self, index: ArrayLike, weight: ArrayLike) -> int:
@@ -363,7 +356,7 @@ class ReplayBuffer:
                 )
             count = self._given_numbers(index)
             weights = self._one_each("weight", weight, count)
-            self._new_weights[:count] = weights
+            self._store.new_weights[:count] = weights
             applied = update(self._at, count)
             if applied < 0:
                 place = -1 - applied
@@ -393,7 +386,7 @@ class ReplayBuffer:
         acquire()
         try:
             block = self._blocks.take(batch_size) or self._new_block(batch_size)
-            beta = self._beta() if beta is None else _exponent(beta)
+            beta = self._beta() if beta is None else exponent(beta)
             drawn = sample(self._at, block.address, block.size, beta)
             if drawn != block.size:
                 raise self._too_few(block.size, drawn)
@@ -456,147 +449,23 @@ class ReplayBuffer:
                 buffer with other fields or settings; this one is as it was.
         """
         with self._lock:
-            saved = saving.load(type(self), Path(path), self._memory.directory, like=self)
-            for name, value in vars(saved).items():
-                if name not in ("_lock", "_hold"):
-                    setattr(self, name, value)
-            self._bind()
+            saved = saving.load(type(self), Path(path), self._memory_map, like=self)
+            self.num_samples = saved.num_samples
+            self._bind(saved._store)
 
     # What the public methods stand on.
 
-    def _build(self) -> None:
-        """Take memory, and write the handle that the jitted code works with."""
-        layout, settings = self.layout, self.settings
-        capacity, num_envs, n_step = (settings[name] for name in ("capacity", "num_envs", "n_step"))
-        self._handle = aligned(native.HANDLE_WORDS, np.int64, fill=0)
-        self._at: int = self._handle.ctypes.data
-        self._reals = self._handle.view(np.float64)
-        for word, value in self.sampler.words().items():
-            if word in (native.SHIFT, native.ALPHA, native.EPSILON, native.RANK_ALPHA):
-                self._reals[word] = value
-            else:
-                self._handle[word] = int(value)
-        if settings["weight_from"] is not None:
-            self._handle[native.WEIGHTS] = _WEIGHT_FROM[settings["weight_from"]]
-        self._needs_weight = (
-            self.sampler.weighted and self._handle[native.WEIGHTS] == native.WEIGHT_GIVEN
-        )
-        self._takes_weight = self.sampler.weighted and settings["weight_from"] is None
-        self._replacement = bool(self._handle[native.REPLACEMENT])
-        running = settings["running_weight"]
-        self._handle[native.RUNNING_IS_MEAN] = running == "mean"
-        self._reals[native.RUNNING] = 0.0 if running == "mean" else running
-        self._reals[native.GAMMA] = settings["gamma"]
-
-        self._rows = self._memory.bulk(capacity * layout.row_bytes)
-        self._heads = np.zeros(num_envs * n_step * layout.row_bytes, np.uint8)
-        self._per_env = {
-            native.ENV_STEPS: np.zeros(num_envs, np.int64),
-            native.ENV_WAITING: np.zeros(num_envs, np.int64),
-            native.ENV_PENDING: np.zeros(num_envs, np.uint8),
-            native.ENV_RETURN: np.zeros(num_envs, np.float64),
-            native.ENV_FIRST: np.full(num_envs, -1, np.int64),
-            native.ENV_LAST: np.full(num_envs, -1, np.int64),
-            native.OPEN: np.full(num_envs * n_step, -1, np.int32),
-            native.HEAD_WEIGHTS: np.full(num_envs * n_step, np.nan),
-        }
-        has_finals = layout.link >= 0
-        self._finals = self._memory.bulk(0)
-        self._finals_free = np.zeros(0, np.int32)
-        self._more_finals((max(64, capacity >> 8) + n_step + 1) if has_finals else 0)
-        self._apart_words = np.zeros((len(layout.aparts), rows.APART_WORDS), np.int64)
-        self._pools = [
-            FramePool(apart, capacity, num_envs * n_step, self._memory, words)
-            for apart, words in zip(layout.aparts, self._apart_words, strict=True)
-        ]
-        self._handle[native.CAPACITY] = capacity
-        self._handle[native.NUM_ENVS] = num_envs
-        self._handle[native.N_STEP] = n_step
-        self._handle[native.ROWS] = self._rows.ctypes.data
-        self._handle[native.ROW_BYTES] = layout.row_bytes
-        self._handle[native.STAGE_BYTES] = layout.stage_bytes
-        self._handle[native.PLAIN_BYTES] = layout.plain_bytes
-        self._handle[native.LINKED] = layout.linked
-        self._handle[native.OBS_BYTES] = layout.obs_bytes
-        self._handle[native.LINK] = layout.link
-        self._handle[native.NEXT] = layout.stage_next
-        self._handle[native.REWARD] = layout.offset("reward")
-        self._handle[native.TERMINATED] = layout.offset("terminated")
-        self._handle[native.TRUNCATED] = layout.offset("truncated")
-        self._handle[native.DISCOUNT] = layout.discount
-        raw_reward = layout.raw_reward if layout.raw_reward >= 0 else layout.offset("reward")
-        self._handle[native.RAW_REWARD] = raw_reward
-        self._handle[native.PREVIOUS] = layout.previous
-        self._handle[native.HEADS] = self._heads.ctypes.data
-        self._handle[native.NUM_APART] = len(layout.aparts)
-        self._handle[native.APART] = self._apart_words.ctypes.data
-        for word, array in self._per_env.items():
-            self._handle[word] = array.ctypes.data
-        self._weights = self._make_weights()
-        rebuild_weights(self._at)
-
-        self._scratch_size = 0
-        self._make_scratch(1024)
-        self._given = {one.name: one for one in layout.given()}
-        self._single = Stage(layout, 1)
-        self._handle[native.SINGLE] = self._single.rows.ctypes.data
-        self._make_stage(64)
-        self._lent: dict[str, Array] = {}
-        self._bind()
-
-    def _bind(self) -> None:
-        """Make what calls back into this buffer."""
+    def _bind(self, store: Store) -> None:
+        """Work on these arrays."""
+        self._store = store
+        self._at: int = store.at
+        store.handle[native.SINGLE] = self._single.rows.ctypes.data
         sampler = self.sampler
         self._blocks = Blocks(self.layout, sampler.weighted, sampler.has_importance)
         puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
         add = unrolled_add(self, puts)
         if add is not None:
             self.add = add
-
-    def _make_weights(self) -> dict[str, Array]:
-        """The weights, and the tree or the ranks over them."""
-        if not self.sampler.weighted:
-            return {}
-        handle, capacity = self._handle, self.settings["capacity"]
-        if self._handle[native.KIND] == native.KIND_TREE:
-            sizes = level_sizes(capacity)
-            handle[native.LEVELS] = len(sizes) - 1
-            num_leaves, num_nodes = sizes[0], sum(sizes[1:])
-            # One piece of memory, so that large pages hold all of it.
-            trees = aligned(num_leaves + 3 * num_nodes, np.float64, fill=0)
-            starts = num_leaves + np.cumsum([0, *sizes[1:-1]])
-            for tree, word in enumerate((native.SUMS, native.MINS, native.MAXS)):
-                places = trees.ctypes.data + 8 * (starts + tree * num_nodes)
-                handle[word + 1 : word + len(sizes)] = places
-            handle[native.SUMS] = trees.ctypes.data
-            trees[num_leaves + num_nodes :][:num_nodes] = np.inf
-            trees[num_leaves + 2 * num_nodes :] = -np.inf
-            return {"sums": trees}
-        blocks = max_blocks(capacity)
-        made = {
-            "sums": aligned(capacity, np.float64, fill=0),
-            "keys": aligned(blocks * BLOCK, np.float64),
-            "slots": aligned(blocks * BLOCK, np.int32),
-            "counts": np.zeros(blocks, np.int32),
-            "order": np.zeros(blocks, np.int32),
-            "before": np.zeros(blocks, np.int64),
-            "free": np.zeros(blocks, np.int32),
-            "table": rank_table(self._reals[native.RANK_ALPHA]),
-        }
-        words = (
-            native.SUMS,
-            native.BLOCK_KEYS,
-            native.BLOCK_SLOTS,
-            native.BLOCK_COUNTS,
-            native.BLOCK_ORDER,
-            native.BLOCK_BEFORE,
-            native.FREE_BLOCKS,
-            native.RANK_TABLE,
-        )
-        for word, array in zip(words, made.values(), strict=True):
-            handle[word] = array.ctypes.data
-        handle[native.NUM_FREE_BLOCKS] = handle[native.MAX_BLOCKS] = blocks
-        return made
 
     def _beta(self) -> float:
         """β of the next batch."""
@@ -606,23 +475,11 @@ class ReplayBuffer:
 
     def _new_block(self, batch_size: int) -> Block:
         """Memory for a batch, and work space, if there can be one."""
-        size = _whole("batch_size", batch_size, ReplayError)
+        size = whole("batch_size", batch_size, ReplayError)
         if len(self) == 0 or (size > len(self) and not self._replacement):
             raise self._too_few(size, 0)
-        self._make_scratch(size)
+        self._store.make_scratch(size)
         return self._blocks.take(size) or self._blocks.make(size)
-
-    def _make_scratch(self, count: int) -> None:
-        """Have work space for batches of up to `count`."""
-        if count <= self._scratch_size:
-            return
-        size = 1 << (count - 1).bit_length()
-        self._scratch = aligned(SCRATCH_WORDS * size, np.int64, fill=0)
-        self._scratch_size = size
-        self._handle[native.SCRATCH] = self._scratch.ctypes.data
-        self._handle[native.SCRATCH_SIZE] = size
-        self._numbers = self._scratch[NUMBERS * size : (NUMBERS + 1) * size]
-        self._new_weights = self._scratch[SAVED * size : (SAVED + 1) * size].view(np.float64)
 
     def _make_stage(self, count: int) -> None:
         """Room for `count` transitions on their way in."""
@@ -671,7 +528,7 @@ class ReplayBuffer:
         if done == REFUSED_REWARD:
             raise self._reward_refused(0)
         if done == 0:
-            self._grow()
+            self._store.grow()
             write_one(self._at, int(env), weight)
 
     def _put(self, name: str, value: Any, leading: tuple[int, ...]) -> None:
@@ -685,7 +542,7 @@ class ReplayBuffer:
         array = np.ascontiguousarray(array, one.dtype)
         self._lent[name] = array  # must outlive the call
         word = rows.APART_STAGE if one.place == "apart" else rows.APART_NEXT_STAGE
-        self._apart_words[one.apart, word] = array.ctypes.data
+        self._store.apart_words[one.apart, word] = array.ctypes.data
 
     def _one_each(self, name: str, values: ArrayLike, count: int) -> Array:
         """An array of real numbers, one for each of `count` transitions."""
@@ -738,33 +595,9 @@ class ReplayBuffer:
                 f"{numbers.shape}"
             )
         count = len(numbers)
-        self._make_scratch(count)
-        self._numbers[:count] = numbers
+        self._store.make_scratch(count)
+        self._store.numbers[:count] = numbers
         return count
-
-    def _grow(self) -> None:
-        """Have room for at least one more transition, whatever it shares."""
-        tight = self._handle[native.FINALS_NUM_FREE] <= self.settings["n_step"]
-        if tight and self.layout.link >= 0:
-            self._more_finals(max(64, len(self._finals_free) // 2) + self.settings["n_step"])
-        for pool in self._pools:
-            if pool.is_tight():
-                pool.grow(2 * pool.apart.stack)
-
-    def _more_finals(self, count: int) -> None:
-        """Have room for `count` more final observations."""
-        old, size = self._finals, self.layout.obs_bytes
-        there = len(self._finals_free)
-        self._finals = self._memory.bulk((there + count) * size)
-        self._finals[: old.nbytes] = old
-        free = np.zeros(there + count, np.int32)
-        num_free = int(self._handle[native.FINALS_NUM_FREE])
-        free[:num_free] = self._finals_free[:num_free]
-        free[num_free : num_free + count] = np.arange(there + count - 1, there - 1, -1)
-        self._finals_free = free
-        self._handle[native.FINALS] = self._finals.ctypes.data
-        self._handle[native.FINALS_FREE] = free.ctypes.data
-        self._handle[native.FINALS_NUM_FREE] = num_free + count
 
     # What is wrong, in words.
 
@@ -780,7 +613,7 @@ class ReplayBuffer:
 
     def _weight_refused(self, weight: Any, place: int) -> ReplayError:
         expected = f"a finite number, of at most {native.MAX_WEIGHT:g}"
-        if self._handle[native.PRIORITIES]:
+        if self._store.handle[native.PRIORITIES]:
             expected = "a finite number from 0 on (a priority), "
             expected += f"whose power α is at most {native.MAX_WEIGHT:g}"
         return ReplayError(
@@ -816,59 +649,6 @@ class ReplayBuffer:
             f"a batch of {batch_size} needs as many entries with weight, and {found} of {size} "
             "have some: ask for fewer, or leave `strict` out to fill it uniformly"
         )
-
-
-def _exponent(beta: Any) -> float:
-    """β, as a user gives it."""
-    array = as_array("beta", beta)
-    if array.shape != () or array.dtype.kind not in "iuf" or not 0 <= array < inf:
-        raise ReplayError(f"`beta` must be a finite number from 0 on, got {beta!r:.60}")
-    return float(array)
-
-
-def _whole(name: str, value: Any, error: type[HotloopError] = ConfigError) -> int:
-    """A count, as a user gives it."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise error(f"`{name}` must be a whole number from 1 on, got {value!r}")
-    return int(value)
-
-
-def _check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sampler) -> None:
-    """Whether options make sense together."""
-    if settings["capacity"] >= rows.HEAD:
-        raise ConfigError(f"`capacity` must be below {rows.HEAD:,}, got {settings['capacity']:,}")
-    gamma = settings["gamma"]
-    if not (isinstance(gamma, (int, float)) and 0 <= gamma <= 1):
-        raise ConfigError(f"`gamma` must be a number from 0 to 1, got {gamma!r}")
-    weight_from, running = settings["weight_from"], settings["running_weight"]
-    if weight_from is not None and weight_from not in _WEIGHT_FROM:
-        raise ConfigError(
-            f"`weight_from` must be one of {', '.join(_WEIGHT_FROM)}, got '{weight_from}'"
-        )
-    if running != "mean" and not (
-        isinstance(running, (int, float)) and abs(running) <= native.MAX_WEIGHT
-    ):
-        raise ConfigError(
-            f"`running_weight` must be 'mean' or a finite number, of at most "
-            f"{native.MAX_WEIGHT:g}, got {running!r}"
-        )
-    if weight_from is not None and not isinstance(sampler, Proportional):
-        raise ConfigError(
-            f"`weight_from` gives weights to Proportional, not to {type(sampler).__name__}"
-        )
-    needed = {}
-    if settings["n_step"] > 1 or weight_from is not None:
-        needed = {"reward": np.float32, "terminated": np.bool_}
-    by_name = {one.name: one for one in fields}
-    reason = "`n_step` > 1" if settings["n_step"] > 1 else "`weight_from`"
-    for name, dtype in needed.items():
-        one = by_name.get(name)
-        if one is None or one.shape != () or one.dtype != dtype:
-            got = "there is none" if one is None else f"it is {one.dtype}, shape {one.shape}"
-            raise ConfigError(f"{reason} needs a field `{name}`, ((), np.{np.dtype(dtype)}); {got}")
-    truncated = by_name.get("truncated")
-    if needed and truncated and (truncated.shape, truncated.dtype) != ((), np.bool_):
-        raise ConfigError(f"{reason} needs `truncated` to be ((), np.bool_), if it is there")
 
 
 def _put_of(stage: Stage, one: Field) -> tuple[Any, Any, frozenset[type] | None]:

@@ -55,15 +55,15 @@ _WORDS = {
 
 def save(buffer: ReplayBuffer, path: Path) -> None:
     """Write the file; what was there before stays until it is whole."""
-    arrays = _arrays(buffer)
+    arrays, store = _arrays(buffer), buffer._store
     header = {
         "format": FORMAT,
         "version": VERSION,
         "byte_order": sys.byteorder,
         **_identity(buffer),
         "num_samples": buffer.num_samples,
-        "words": {name: buffer._handle[where].tolist() for name, where in _WORDS.items()},
-        "pools": [[pool.num_used, pool.num_free] for pool in buffer._pools],
+        "words": {name: store.handle[where].tolist() for name, where in _WORDS.items()},
+        "pools": [[pool.num_used, pool.num_free] for pool in store.pools],
         "sizes": {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()},
     }
     with written_whole(path) as aside, zipfile.ZipFile(aside, "w") as archive:
@@ -128,17 +128,17 @@ def _nested(fields: list[Any]) -> dict[str, Any]:
 
 def _arrays(buffer: ReplayBuffer) -> dict[str, list[Array]]:
     """What a buffer consists of besides its header, each in pieces, in the order of the file."""
-    size = len(buffer)
+    size, store = len(buffer), buffer._store
     arrays = {
-        "rows": [buffer._rows[: size * buffer.layout.row_bytes]],
-        "heads": [buffer._heads],
-        "finals": [buffer._finals],
-        "finals_free": [buffer._finals_free],
-        **{f"env_{word}": [array] for word, array in sorted(buffer._per_env.items())},
+        "rows": [store.rows[: size * buffer.layout.row_bytes]],
+        "heads": [store.heads],
+        "finals": [store.finals],
+        "finals_free": [store.finals_free],
+        **{f"env_{word}": [array] for word, array in sorted(store.per_env.items())},
     }
     if buffer.sampler.weighted:
-        arrays["weights"] = [buffer._weights["sums"][:size]]
-    for number, pool in enumerate(buffer._pools):
+        arrays["weights"] = [store.weights["sums"][:size]]
+    for number, pool in enumerate(store.pools):
         arrays[f"pool_{number}_counts"] = [pool.counts[: pool.num_used]]
         arrays[f"pool_{number}_free"] = [pool.free[: pool.num_free]]
         arrays[f"pool_{number}_frames"] = pool.pieces()
@@ -186,20 +186,20 @@ def _fill(
     buffer: ReplayBuffer, archive: zipfile.ZipFile, header: dict[str, Any], path: Path
 ) -> None:
     """Read everything into a buffer that was just built."""
-    words, pools = header["words"], header["pools"]
+    words, pools, store = header["words"], header["pools"], buffer._store
     for name in _WORDS.keys() - {"finals_free"}:
-        buffer._handle[_WORDS[name]] = words[name]
-    added = int(buffer._handle[native.ADDED])
-    buffer._handle[native.SIZE] = min(added, buffer.capacity)
+        store.handle[_WORDS[name]] = words[name]
+    added = int(store.handle[native.ADDED])
+    store.handle[native.SIZE] = min(added, buffer.capacity)
     buffer.num_samples = int(header["num_samples"])
     num_finals = header["sizes"]["finals_free"] // 4
-    buffer._more_finals(max(num_finals - len(buffer._finals_free), 0))
-    buffer._handle[_WORDS["finals_free"]] = words["finals_free"]
-    for pool, (num_used, num_free) in zip(buffer._pools, pools, strict=True):
+    store.more_finals(max(num_finals - len(store.finals_free), 0))
+    store.handle[_WORDS["finals_free"]] = words["finals_free"]
+    for pool, (num_used, num_free) in zip(store.pools, pools, strict=True):
         pool.reopen(num_used, num_free)
     arrays = _arrays(buffer)
     sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()}
-    random, base = buffer._handle[_WORDS["random"]], buffer._reals[native.BASE]
+    random, base = store.handle[_WORDS["random"]], store.reals[native.BASE]
     if sizes != header["sizes"] or added < 0 or not random.any() or not np.isfinite(base):
         raise CheckpointError(f"{path} does not hold what its header says: take another copy")
     for name, pieces in arrays.items():
@@ -210,25 +210,26 @@ def _fill(
             if file.read(1):  # its end is where the checksum is compared
                 raise CheckpointError(f"{path} is damaged, in its part {name}")
     _check_references(buffer, path)
-    rebuild_weights(buffer._at)
+    rebuild_weights(store.at)
 
 
 def _check_references(buffer: ReplayBuffer, path: Path) -> None:
     """That no link leads outside, no frame is counted wrongly, no weight is out of range."""
-    size, layout, per_env = len(buffer), buffer.layout, buffer._per_env
+    size, layout, store = len(buffer), buffer.layout, buffer._store
+    per_env = store.per_env
     num_envs, n_step = buffer.settings["num_envs"], buffer.settings["n_step"]
-    num_finals = len(buffer._finals_free)
-    num_free = int(buffer._handle[native.FINALS_NUM_FREE])
+    num_finals = len(store.finals_free)
+    num_free = int(store.handle[native.FINALS_NUM_FREE])
     waiting, steps = per_env[native.ENV_WAITING], per_env[native.ENV_STEPS]
     good = [
         _inside(per_env[native.OPEN], -1, max(size, 1)),
         _inside(waiting, 0, n_step),
         _inside(steps, 0, 1 << 62),
         0 <= num_free <= num_finals,
-        _inside(buffer._finals_free[: max(num_free, 0)], 0, num_finals),
+        _inside(store.finals_free[: max(num_free, 0)], 0, num_finals),
     ]
     if layout.link >= 0:
-        links = _words(buffer._rows, size, layout.row_bytes, layout.link)
+        links = _words(store.rows, size, layout.row_bytes, layout.link)
         heads = links >= rows.HEAD
         good.append(_inside(links[heads], rows.HEAD, rows.HEAD + num_envs * n_step))
         good.append(_inside(links[~heads], -num_finals, max(size, 1)))
@@ -237,15 +238,13 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
     pending = per_env[native.ENV_PENDING] != 0
     holds = np.where(ages == 0, pending[:, None], ages <= waiting[:, None])
     heads_at = np.arange(num_envs)[:, None] * n_step + (steps[:, None] - ages) % n_step
-    for pool in buffer._pools:
+    for pool in store.pools:
         apart, used = pool.apart, pool.num_used
-        in_heads = _words(
-            buffer._heads, num_envs * n_step, layout.row_bytes, apart.refs, apart.stack
-        )
+        in_heads = _words(store.heads, num_envs * n_step, layout.row_bytes, apart.refs, apart.stack)
         holders = heads_at[holds if apart.shared else holds & (ages > 0)]
         found = [in_heads[holders].reshape(-1)]
         for offset in (apart.refs, apart.next_refs)[: 1 + apart.shared]:
-            words = _words(buffer._rows, size, layout.row_bytes, offset, apart.stack)
+            words = _words(store.rows, size, layout.row_bytes, offset, apart.stack)
             found.append(words.reshape(-1))
         refs = np.concatenate(found)
         good.append(_inside(refs, 0, used))
@@ -256,8 +255,8 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
             free = np.sort(pool.free[: pool.num_free])
             good.append(bool(np.array_equal(free, np.flatnonzero(counts == 0))))
     if buffer.sampler.weighted:
-        least = 0.0 if buffer._handle[native.PRIORITIES] else -native.MAX_WEIGHT
-        weights = buffer._weights["sums"][:size]
+        least = 0.0 if store.handle[native.PRIORITIES] else -native.MAX_WEIGHT
+        weights = store.weights["sums"][:size]
         good.append(bool(((weights >= least) & (weights <= native.MAX_WEIGHT)).all()))
     if not all(good):
         raise CheckpointError(f"{path} is damaged: some of it leads nowhere; take another copy")

@@ -34,13 +34,14 @@ def unrolled_add(
     names = list(puts)
     if any(target is None for target, _, _ in puts.values()):
         return None
-    if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
-        return None
+    for name in names:  # names with an underscore in front are our own, below
+        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+            return None
     stores = []
     for number, name in enumerate(names):
         if puts[name][2] is not None:
-            stores.append(f"if type({name}) not in kinds{number}: raise TypeError")
-        stores.append(f"target{number}[where{number}] = {name}")
+            stores.append(f"if _type({name}) not in _kinds{number}: raise _TypeError")
+        stores.append(f"_target{number}[_where{number}] = {name}")
     parameters = ", ".join(f"{name}=_absent" for name in names)
     given = ", ".join(f"{name!r}: {name}" for name in names)
     source = f"""
@@ -53,15 +54,15 @@ def add(*, weight=None, env=0, {parameters}, **_unknown):
         '''
             '''.join(stores)
     }
-            if _unknown: raise TypeError
-        except (TypeError, ValueError):
+            if _unknown: raise _TypeError
+        except (_TypeError, _ValueError):
             _fields = {{**{{{given}}}, **_unknown}}
             _buffer._put_all({{_n: _v for _n, _v in _fields.items() if _v is not _absent}})
-        if type(env) is int and env == 0:
+        if _type(env) is _int and env == 0:
             if weight is None:
                 if not _needs_weight and _write(_at, 0, _nan) > 0:
                     return
-            elif _takes_weight and type(weight) is float and weight == weight:
+            elif _takes_weight and _type(weight) is _float and weight == weight:
                 if _write(_at, 0, weight) > 0:
                     return
         _buffer._write_staged(weight, env)
@@ -70,18 +71,23 @@ def add(*, weight=None, env=0, {parameters}, **_unknown):
 """
     acquire, release = buffer._hold
     scope: dict[str, Any] = {
+        "_TypeError": TypeError,
+        "_ValueError": ValueError,
         "_absent": _ABSENT,
         "_acquire": acquire,
         "_at": buffer._at,
+        "_float": float,
+        "_int": int,
         "_nan": nan,
         "_needs_weight": buffer._needs_weight,
         "_owner": weakref.ref(buffer),
         "_release": release,
         "_takes_weight": buffer._takes_weight,
+        "_type": type,
         "_write": write_one,
     }
     for number, (target, where, kinds) in enumerate(puts.values()):
-        scope |= {f"target{number}": target, f"where{number}": where, f"kinds{number}": kinds}
+        scope |= {f"_target{number}": target, f"_where{number}": where, f"_kinds{number}": kinds}
     exec(source, scope)
     add = scope["add"]
     add.__doc__ = type(buffer).add.__doc__
