@@ -174,6 +174,20 @@ def replay_loop_table() -> str:
     return _rows(*rows)
 
 
+def replay_short_table() -> str:
+    """Sample, gather and update of the largest buffers that all have, and the ratios to ours."""
+    ways = storage.load("replay_loop")["ways"]
+    size = "1000000"
+    found = {key: way for key, way in ways.items() if "both" in way["sizes"].get(size, {})}
+    first = next(iter(found.values()))["sizes"][size]["both"]["median"]
+    rows = [["", "sample + gather", "update 256", "both", "times ours"]]
+    for way in found.values():
+        figures = way["sizes"][size]
+        cells = [_scaled(figures[name], 1e6) for name in ("sample", "update", "both")]
+        rows.append([way["about"], *cells, f"{figures['both']['median'] / first:.1f}"])
+    return _rows(*rows)
+
+
 def replay_share_table() -> str:
     """What replay takes of training."""
     result = storage.load("replay_share")
@@ -274,6 +288,8 @@ def main() -> int:
     replace(ROOT / "docs" / "ppo.md", "learning table", learning_table())
     replace(ROOT / "docs" / "ppo.md", "curves table", curves_table())
     replace(ROOT / "docs" / "timing.md", "timing table", timing_table())
+    if (storage.RESULTS / "replay_loop.json").exists():
+        replace(ROOT / "README.md", "replay short", replay_short_table())
     for name, (result, table) in REPLAY_TABLES.items():
         if (storage.RESULTS / f"{result}.json").exists():
             replace(ROOT / "docs" / "replay-speed.md", name, table())

@@ -44,16 +44,14 @@ def unrolled_add(
         stores.append(f"_target{number}[_where{number}] = {name}")
     parameters = ", ".join(f"{name}=_absent" for name in names)
     given = ", ".join(f"{name!r}: {name}" for name in names)
+    body = "\n            ".join(stores)
     source = f"""
 def add(*, weight=None, env=0, {parameters}, **_unknown):
     _buffer = _owner()
     _acquire()
     try:
         try:
-            {
-        '''
-            '''.join(stores)
-    }
+            {body}
             if _unknown: raise _TypeError
         except (_TypeError, _ValueError):
             _fields = {{**{{{given}}}, **_unknown}}
