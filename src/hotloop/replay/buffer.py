@@ -40,7 +40,7 @@ from hotloop.replay.memory import Memory
 from hotloop.replay.options import check, exponent, whole
 from hotloop.replay.samplers import Prioritized, Proportional, RankBased, Sampler, Uniform
 from hotloop.replay.store import Store
-from hotloop.replay.unrolled import unrolled_add
+from hotloop.replay.unrolled import with_unrolled_add
 from hotloop.types import Array
 
 WeightFrom = Literal["episode_return", "return_so_far", "return_to_go"]
@@ -101,6 +101,8 @@ class ReplayBuffer:
     ```
     """
 
+    _plain: type | None = None  # the class that the one with an `add` for its fields was made from
+
     def __init__(
         self,
         capacity: int,
@@ -160,6 +162,10 @@ class ReplayBuffer:
         self._given = {one.name: one for one in self.layout.given()}
         self._single = Stage(self.layout, 1)
         self._make_stage(64)
+        puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
+        self._targets = [target for target, _, _ in puts.values()]
+        self._places = [where for _, where, _ in puts.values()]
+        self.__class__ = with_unrolled_add(self._plain or type(self), puts)
         self._lent: dict[str, Array] = {}
         self._bind(Store(self.layout, self.settings, self.sampler, Memory(memory_map)))
         self._store.handle.view(np.uint64)[native.RANDOM : native.RANDOM + 4] = random
@@ -462,10 +468,6 @@ class ReplayBuffer:
         store.handle[native.SINGLE] = self._single.rows.ctypes.data
         sampler = self.sampler
         self._blocks = Blocks(self.layout, sampler.weighted, sampler.has_importance)
-        puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
-        add = unrolled_add(self, puts)
-        if add is not None:
-            self.add = add
 
     def _beta(self) -> float:
         """β of the next batch."""
