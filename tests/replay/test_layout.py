@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import weakref
 from typing import Any
 
 import gymnasium
@@ -773,6 +774,16 @@ def test_many_batches_can_be_held():
     for batch in batches:
         np.testing.assert_array_equal(batch.x, np.repeat(batch.n[:, None], 3, axis=1))
         np.testing.assert_array_equal(batch.n, batch.index)
+
+
+def test_few_released_batches_are_kept():
+    buffer = filled(200)
+    for sizes in ([16] * 40, range(1, 101)):
+        batches = [buffer.sample(size) for size in sizes]
+        arrays = [weakref.ref(batch.x) for batch in batches]
+        del batches
+        gc.collect()
+        assert sum(array() is not None for array in arrays) <= 12
 
 
 def test_a_batch_outlives_its_buffer():

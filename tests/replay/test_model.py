@@ -622,7 +622,7 @@ def test_buffer_does_what_its_twin_does(name):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=100,
+            max_examples=80,
             stateful_step_count=25,
             derandomize=True,
             deadline=None,

@@ -415,13 +415,17 @@ def test_an_episode_that_was_overwritten_while_it_ran():
 
 
 def test_an_ended_episode_of_many_entries():
-    """More than are brought up to date at once."""
+    """Far more than are brought up to date at once."""
+    length = 12_000
     for num_envs in (1, 2):
-        buffer = weighed("return_to_go", capacity=2000, num_envs=num_envs, gamma=1.0)
-        earn(buffer, [1.0] * 1000, env=num_envs - 1, end="terminated")
-        np.testing.assert_array_equal(everything(buffer).weight, np.arange(1000, 0, -1))
-        batch = buffer.sample(64)  # so the tree knows of it too: Σ k = 500 500, and c = 0
-        np.testing.assert_allclose(batch.probability, batch.weight / 500_500, rtol=1e-12)
+        buffer = weighed("return_to_go", capacity=20_000, num_envs=num_envs, gamma=1.0)
+        ends = np.arange(1, length + 1) == length
+        env = np.full(length, num_envs - 1)
+        columns = {"reward": np.ones(length), "terminated": ends, "truncated": ends}
+        buffer.extend(env=env, **columns)
+        np.testing.assert_array_equal(everything(buffer).weight, np.arange(length, 0, -1))
+        batch = buffer.sample(64)  # so the tree knows of it too: Σ k = 72 006 000, and c = 0
+        np.testing.assert_allclose(batch.probability, batch.weight / 72_006_000, rtol=1e-12)
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
