@@ -110,7 +110,7 @@ def test_memory_is_by_what_it_is_for():
     buffer = ReplayBuffer(100, CHEETAH, sampler=RankBased(), share_next_obs=True)
     memory = buffer.memory()
     assert memory.pop("total") == sum(memory.values())
-    assert memory.keys() == {"rows", "finals", "apart", "weights", "heads"}
+    assert memory.keys() == {"rows", "finals", "apart", "weights", "heads", "work"}
     assert memory["apart"] == 0
     assert ReplayBuffer(100, VECTOR).memory()["weights"] == 0
     assert ReplayBuffer(100, VECTOR).memory()["rows"] == 12 * 100

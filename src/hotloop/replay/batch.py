@@ -67,12 +67,10 @@ class _TorchBatch(Batch):
         self._arrays = batch.__dict__
 
     def __getattr__(self, name: str) -> Any:
-        import torch
-
-        if name not in self._arrays:
-            raise AttributeError(f"this batch has no `{name}`: it has {', '.join(self._arrays)}")
-        tensor = _mapped(torch.from_numpy, {name: self._arrays[name]})[name]
-        self.__dict__[name] = tensor
+        arrays = self.__dict__.get("_arrays", {})
+        if name not in arrays:
+            raise AttributeError(f"this batch has no `{name}`: it has {', '.join(arrays)}")
+        tensor = self.__dict__[name] = _tensor(arrays[name])
         return tensor
 
     def __getitem__(self, name: str) -> Any:
@@ -91,6 +89,12 @@ class _TorchBatch(Batch):
     def torch(self) -> Batch:
         """Itself."""
         return self
+
+
+def _tensor(array: Any) -> Any:
+    import torch
+
+    return _mapped(torch.from_numpy, array) if isinstance(array, dict) else torch.from_numpy(array)
 
 
 def _mapped(function: Any, values: dict[str, Any]) -> dict[str, Any]:

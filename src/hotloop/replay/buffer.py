@@ -40,14 +40,21 @@ from hotloop.replay.memory import Memory
 from hotloop.replay.options import check, exponent, whole
 from hotloop.replay.samplers import Prioritized, Proportional, RankBased, Sampler, Uniform
 from hotloop.replay.store import Store
-from hotloop.replay.unrolled import with_unrolled_add
+from hotloop.replay.unrolled import ABSENT, with_unrolled_add
 from hotloop.types import Array
 
 WeightFrom = Literal["episode_return", "return_so_far", "return_to_go"]
 # Numbers that a memoryview's item of this dtype takes as they are.
 _REALS = frozenset((bool, int, float, np.float32, np.float64))
 _FORMATS = "bBhHiIlLqQfd?"  # of arrays that a memoryview takes
-_KINDS = {"float32": _REALS, "float64": _REALS, "bool": frozenset((bool, np.bool_))}
+MAX_STAGE_BYTES = 1 << 22  # that are kept for the next batch that comes in
+_KINDS = {
+    "float32": _REALS,
+    "float64": _REALS,
+    "int32": frozenset((int, np.int64, np.int32)),
+    "int64": frozenset((int, np.int64, np.int32)),
+    "bool": frozenset((bool, np.bool_)),
+}
 
 
 class ReplayBuffer:
@@ -78,7 +85,8 @@ class ReplayBuffer:
             `return_so_far`: up to and with this step; `return_to_go`: from this step on, discounted
             by γ. Needs `reward` (float32) and `terminated` (bool).
         running_weight: what `episode_return` and `return_to_go` weigh until the episode has ended:
-            a number, or "mean", the mean of all weights as the transition was stored.
+            a number, or "mean", the mean of all weights as the call began that stored the
+            transition.
         frame_stacks: shared fields whose first axis is a stack of frames, each of which is kept
             once: `("obs",)`.
         memory_map: a directory for what is larger than memory: rows and frames lie in files there,
@@ -101,7 +109,8 @@ class ReplayBuffer:
     ```
     """
 
-    _plain: type | None = None  # the class that the one with an `add` for its fields was made from
+    # The class that the one with an `add` for its fields was made from.
+    _plain: type[ReplayBuffer] | None = None
 
     def __init__(
         self,
@@ -161,11 +170,15 @@ class ReplayBuffer:
         self._replacement = bool(self.sampler.words()[native.REPLACEMENT])
         self._given = {one.name: one for one in self.layout.given()}
         self._single = Stage(self.layout, 1)
-        self._make_stage(64)
+        self._stage = Stage(self.layout, 1)
+        self._open_stage(64)
         puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
         self._targets = [target for target, _, _ in puts.values()]
         self._places = [where for _, where, _ in puts.values()]
-        self.__class__ = with_unrolled_add(self._plain or type(self), puts)
+        self._num_envs = self.settings["num_envs"]
+        plain = self._plain or type(self)
+        if plain.add is ReplayBuffer.add:  # else it is somebody's own
+            self.__class__ = with_unrolled_add(plain, puts)
         self._lent: dict[str, Array] = {}
         self._bind(Store(self.layout, self.settings, self.sampler, Memory(memory_map)))
         self._store.handle.view(np.uint64)[native.RANDOM : native.RANDOM + 4] = random
@@ -226,11 +239,14 @@ class ReplayBuffer:
         }
 
     def memory(self) -> dict[str, int]:
-        """Bytes by what they are for; `total` is their sum.
+        """Bytes by what they are for; `total` is their sum. Batches have memory of their own.
 
         Memory is reserved when the buffer is made and taken as it fills.
         """
-        return self._store.sizes()
+        staged = self._stage.rows.nbytes + self._staged_weights.nbytes + self._staged_envs.nbytes
+        sizes = self._store.sizes()
+        sizes["work"] += staged
+        return {**sizes, "total": sum(sizes.values())}
 
     # Writing.
 
@@ -274,7 +290,7 @@ class ReplayBuffer:
             ReplayError: a weight is NaN or infinite, or a negative priority; nothing is stored.
         """
         with self._lock:
-            given = self._named(fields)
+            given = fields if fields.keys() == self._given.keys() else self._named(fields)
             name, value = next(iter(given.items()))
             first = as_array(name, value).shape
             if not first:
@@ -300,10 +316,15 @@ class ReplayBuffer:
                 count = len(rows_kept)
             if count == 0:
                 return
-            if count > self._stage.size:
-                self._make_stage(count)
+            if count != self._stage_count:
+                self._open_stage(count)
+            targets = self._stage_targets
             for name, value in given.items():
-                self._put(name, value, (count,))
+                target, dtype, shape = targets[name]
+                if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+                    target[...] = value
+                else:
+                    self._put(name, value, (count,))
             envs = weights = 0
             if weight is not None:
                 weights = self._given_weights(weight, count)
@@ -311,12 +332,16 @@ class ReplayBuffer:
                 raise self._weight_missing()
             if env is not None:
                 envs = self._given_envs(as_array("env", env), count)
-            done = write(self._at, self._stage_at, envs, weights, 0, count)
-            if done < 0:
-                raise self._reward_refused(-1 - done)
-            while done < count:
+            written = write(self._at, self._stage_at, envs, weights, 0, count)
+            if written < 0:
+                raise self._reward_refused(-1 - written)
+            while written < count:
                 self._store.grow()
-                done = write(self._at, self._stage_at, envs, weights, done, count)
+                written = write(self._at, self._stage_at, envs, weights, written, count)
+            self._lent.clear()
+            if self._stage.rows.nbytes > MAX_STAGE_BYTES:
+                self._stage = Stage(self.layout, 1)
+                self._open_stage(64)
 
     def cut(self, env: int | None = None) -> None:
         """Say that an environment, or all, begins anew though its last step ended no episode.
@@ -332,10 +357,10 @@ class ReplayBuffer:
             if env is not None:
                 self._given_envs(as_array("env", [env]), 1)
                 first = last = int(env)
-            done = cut(self._at, first, last, True)
-            while done <= last:
+            following = cut(self._at, first, last, True)
+            while following <= last:
                 self._store.grow()
-                done = cut(self._at, done, last, False)
+                following = cut(self._at, following, last, False)
 
     def update_weights(self, index: ArrayLike, weight: ArrayLike) -> int:
         """Give entries new weights; for `Prioritized` and `RankBased`, new priorities.
@@ -483,12 +508,22 @@ class ReplayBuffer:
         self._store.make_scratch(size)
         return self._blocks.take(size) or self._blocks.make(size)
 
-    def _make_stage(self, count: int) -> None:
+    def _open_stage(self, count: int) -> None:
         """Room for `count` transitions on their way in."""
-        self._stage = Stage(self.layout, 1 << (count - 1).bit_length())
-        self._stage_at: int = self._stage.rows.ctypes.data
-        self._staged_weights = np.zeros(self._stage.size)
-        self._staged_envs = np.zeros(self._stage.size, np.int64)
+        if count > self._stage.size:
+            self._stage = Stage(self.layout, 1 << (count - 1).bit_length())
+            self._staged_weights = np.zeros(self._stage.size)
+            self._staged_envs = np.zeros(self._stage.size, np.int64)
+            self._stage_at: int = self._stage.rows.ctypes.data
+            self._staged_weights_at: int = self._staged_weights.ctypes.data
+        self._stage_count = count
+        # By field: where to write a batch of this dtype and shape; None: not in this way.
+        self._stage_targets: dict[str, tuple[Any, Any, Any]] = dict.fromkeys(
+            self._given, (None, None, None)
+        )
+        for name, view in self._stage.views.items():
+            target = view[:count]
+            self._stage_targets[name] = target, target.dtype, target.shape
 
     def _named(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """What a user passes, by the fields' names: all of them and no others."""
@@ -511,6 +546,25 @@ class ReplayBuffer:
         for name, value in self._named(fields).items():
             self._put(name, value, ())
 
+    def _put_one(self, name: str, value: Any) -> None:
+        """Stage one field of one transition, whatever it is.
+
+        Raises:
+            KeyError: it was not given.
+        """
+        if value is ABSENT:
+            raise KeyError(name)
+        view, one = self._single.views.get(name), self._given[name]
+        if (
+            view is not None
+            and type(value) is np.ndarray
+            and value.shape == one.shape
+            and value.dtype.kind == one.dtype.kind == "f"
+        ):
+            view[0] = value
+        else:
+            self._put(name, value, ())
+
     def _write_staged(self, weight: float | None, env: int) -> None:
         """Store the transition that is staged."""
         if weight is None:
@@ -524,12 +578,12 @@ class ReplayBuffer:
             if weight != weight:
                 raise self._weight_refused(weight, 0)
         self._given_envs(as_array("env", [env]), 1)
-        done = write_one(self._at, int(env), weight)
-        if done == REFUSED_WEIGHT:
+        written = write_one(self._at, int(env), weight)
+        if written == REFUSED_WEIGHT:
             raise self._weight_refused(weight, 0)
-        if done == REFUSED_REWARD:
+        if written == REFUSED_REWARD:
             raise self._reward_refused(0)
-        if done == 0:
+        if written == 0:
             self._store.grow()
             write_one(self._at, int(env), weight)
 
@@ -561,11 +615,10 @@ class ReplayBuffer:
             raise self._weight_unused()
         weights = self._one_each("weight", weight, count)
         self._staged_weights[:count] = weights
-        address = self._staged_weights.ctypes.data
-        wrong = add_weights(self._at, address, count)
+        wrong = add_weights(self._at, self._staged_weights_at, count)
         if wrong < count:
             raise self._weight_refused(weights[wrong], wrong)
-        return address
+        return self._staged_weights_at
 
     def _as_float(self, weight: Any) -> float:
         array = as_array("weight", weight)

@@ -299,7 +299,7 @@ def draw(handle: int, count: int) -> int:
         return count
     shift = current_shift(handle)
     rebase(handle, shift)
-    strict = load_i64(handle, STRICT) != 0
+    strict = load_i64(handle, STRICT) != 0 and not replacement
     random_a, random_b = load_u64(handle, RANDOM), load_u64(handle, RANDOM + 1)
     random_c, random_d = load_u64(handle, RANDOM + 2), load_u64(handle, RANDOM + 3)
     positive = 0

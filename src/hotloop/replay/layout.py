@@ -102,14 +102,7 @@ class Layout:
 
     def given(self) -> tuple[Field, ...]:
         """The fields that a user passes."""
-        return tuple(
-            one for one in self.fields if one.path != ("discount",) or not self.adds_discount
-        )
-
-    @property
-    def adds_discount(self) -> bool:
-        """Whether windows of several steps have a `discount`."""
-        return self.discount >= 0
+        return tuple(one for one in self.fields if self.discount < 0 or one.path != ("discount",))
 
 
 def flatten(values: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -351,7 +344,9 @@ def checked(one: Field, value: Any, leading: tuple[int, ...]) -> Array:
         )
     # Python's own numbers have no dtype that anybody chose.
     plain = isinstance(value, (bool, int, float, list, tuple))
-    fits = _fits(array, one.dtype) if plain else np.can_cast(array.dtype, one.dtype, "same_kind")
+    fits = plain or np.can_cast(array.dtype, one.dtype, "same_kind")
+    if fits and (plain or one.dtype.kind in "iu") and array.dtype != one.dtype:
+        fits = _fits(array, one.dtype)
     if not fits:
         raise ShapeError(
             f"`{one.name}` must be {one.dtype}, got {array.dtype}"

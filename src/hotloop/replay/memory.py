@@ -34,7 +34,10 @@ class Memory:
             return aligned(num_bytes, np.uint8)
         try:
             with tempfile.TemporaryFile(dir=self.directory) as file:
-                os.posix_fallocate(file.fileno(), 0, num_bytes)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, num_bytes)
+                else:  # macOS can't reserve it
+                    file.truncate(num_bytes)
                 return np.frombuffer(mmap.mmap(file.fileno(), num_bytes), np.uint8)
         except OSError as error:
             raise OutputError(

@@ -43,9 +43,9 @@ def check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sampler
     if not (isinstance(gamma, (int, float)) and 0 <= gamma <= 1):
         raise ConfigError(f"`gamma` must be a number from 0 to 1, got {gamma!r}")
     weight_from, running = settings["weight_from"], settings["running_weight"]
-    if weight_from is not None and weight_from not in WEIGHT_FROM:
+    if weight_from is not None and weight_from not in list(WEIGHT_FROM):
         raise ConfigError(
-            f"`weight_from` must be one of {', '.join(WEIGHT_FROM)}, got '{weight_from}'"
+            f"`weight_from` must be one of {', '.join(WEIGHT_FROM)}, got {weight_from!r}"
         )
     if running != "mean" and not (
         isinstance(running, (int, float)) and abs(running) <= native.MAX_WEIGHT

@@ -22,6 +22,7 @@ from hotloop.replay.native import (
     BLOCK_ORDER,
     BLOCK_SLOTS,
     FREE_BLOCKS,
+    MAX_BLOCKS,
     NUM_BLOCKS,
     NUM_FREE_BLOCKS,
     RANK_ALPHA,
@@ -48,7 +49,7 @@ TABLE_RANKS = 1024
 
 
 def max_blocks(capacity: int) -> int:
-    """Two neighbours hold more than 384 entries when joined or split; a quarter a block is safe."""
+    """Enough: any two neighbours hold more than half a block."""
     return capacity // (BLOCK // 4) + 8
 
 
@@ -201,7 +202,8 @@ def greatest_rank(handle: int) -> float:
 def rebuild_ranks(handle: int) -> None:
     """Insert every entry, with what `SUMS` holds as its priority."""
     store_i64(handle, NUM_BLOCKS, 0)
-    count = load_i64(handle, NUM_FREE_BLOCKS)  # all of them, as who calls has set it
+    count = load_i64(handle, MAX_BLOCKS)
+    store_i64(handle, NUM_FREE_BLOCKS, count)
     for block in range(count):
         store_i32(load_i64(handle, FREE_BLOCKS), block, count - 1 - block)
     for slot in range(load_i64(handle, SIZE)):
@@ -247,7 +249,7 @@ def _rank_at(handle: int, target: float, size: int) -> int:
         return low
     if size <= TABLE_RANKS:
         return size
-    # A first guess from the integral alone is off by less than one.
+    # A first guess from the integral alone, which mostly is off by less than one.
     power = 1.0 - alpha
     beyond = target - load_f64(table, TABLE_RANKS) + load_f64(table, TABLE_RANKS + 2)
     guess = math.exp(beyond if power == 0.0 else math.log1p(power * beyond) / power)

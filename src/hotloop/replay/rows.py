@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hotloop.replay.drawing import current_shift, scratch
+from hotloop.replay.drawing import TARGETS, current_shift, scratch
 from hotloop.replay.native import (
     ADDED,
     APART,
@@ -302,7 +302,7 @@ def _end_episode(handle: int, env: int) -> None:
     gamma, previous_at = load_f64(handle, GAMMA), load_i64(handle, PREVIOUS)
     episode_return = load_f64(load_i64(handle, ENV_RETURN), env)
     raw_at = load_i64(handle, RAW_REWARD)
-    written, slots = 0, scratch(handle, 0)
+    written, slots = 0, scratch(handle, TARGETS)
     value = 0.0
     while number >= first:
         slot = number % capacity

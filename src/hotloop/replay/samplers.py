@@ -132,7 +132,7 @@ class _Annealed:
             if not (_is_number(value) and value >= 0):
                 raise ConfigError(f"`{name}` must be a number from 0 on, got {value!r}")
         count = self.beta_samples
-        if count is not None and not (isinstance(count, int) and count >= 1):
+        if count is not None and not (type(count) is int and count >= 1):
             raise ConfigError(f"`beta_samples` must be a whole number from 1 on, got {count!r}")
         if self.normalize not in ("buffer", "batch"):
             raise ConfigError(f"`normalize` must be 'buffer' or 'batch', got '{self.normalize}'")

@@ -218,21 +218,37 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
     size, layout, store = len(buffer), buffer.layout, buffer._store
     per_env = store.per_env
     num_envs, n_step = buffer.settings["num_envs"], buffer.settings["n_step"]
-    num_finals = len(store.finals_free)
+    num_finals, added = len(store.finals_free), buffer.num_added
     num_free = int(store.handle[native.FINALS_NUM_FREE])
     waiting, steps = per_env[native.ENV_WAITING], per_env[native.ENV_STEPS]
     good = [
         _inside(per_env[native.OPEN], -1, max(size, 1)),
         _inside(waiting, 0, n_step),
         _inside(steps, 0, 1 << 62),
+        _inside(per_env[native.ENV_FIRST], -1, added),
+        _inside(per_env[native.ENV_LAST], -1, added),
+        bool((abs(per_env[native.ENV_RETURN]) <= native.MAX_WEIGHT).all()),
         0 <= num_free <= num_finals,
         _inside(store.finals_free[: max(num_free, 0)], 0, num_finals),
     ]
     if layout.link >= 0:
         links = _words(store.rows, size, layout.row_bytes, layout.link)
         heads = links >= rows.HEAD
-        good.append(_inside(links[heads], rows.HEAD, rows.HEAD + num_envs * n_step))
+        heads_exist = _inside(links[heads], rows.HEAD, rows.HEAD + num_envs * n_step)
+        good.append(heads_exist)
         good.append(_inside(links[~heads], -num_finals, max(size, 1)))
+        finals = np.concatenate([store.finals_free[: max(num_free, 0)], -1 - links[links < 0]])
+        good.append(np.array_equal(np.sort(finals), np.arange(num_finals)))
+        # A head and the row that leads to it know of each other.
+        leading, led_to = np.flatnonzero(heads), links[heads] - rows.HEAD
+        expected = np.full(num_envs * n_step, -1, np.int64)
+        if heads_exist:
+            expected[led_to] = leading
+        good.append(np.array_equal(per_env[native.OPEN], expected))
+    if layout.previous >= 0:
+        good.append(
+            _inside(_words(store.rows, size, layout.row_bytes, layout.previous), 0, 1 << 31)
+        )
     # The heads that hold frames: of steps that wait, and of the observation after the last one.
     ages = np.arange(n_step + 1)
     pending = per_env[native.ENV_PENDING] != 0

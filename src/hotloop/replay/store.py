@@ -30,9 +30,8 @@ class Store:
         memory: where rows and frames lie.
 
     Attributes:
-        handle: int64, what the jitted code knows: see native.py; `reals` is the same as float64,
-        and
-            `at` its address.
+        handle: int64, what the jitted code knows (see native.py); `reals`: the same as float64;
+            `at`: its address.
         rows: the transitions. `heads`: those that wait, and observations that follow the last ones.
         finals: observations that no transition starts with, of which `finals_free` are free.
         per_env: by the handle's word, what is known of each environment.
@@ -154,19 +153,19 @@ class Store:
         )
         for word, array in zip(words, made.values(), strict=True):
             handle[word] = array.ctypes.data
-        handle[native.NUM_FREE_BLOCKS] = handle[native.MAX_BLOCKS] = blocks
+        handle[native.MAX_BLOCKS] = blocks
         return made
 
     def sizes(self) -> dict[str, int]:
-        """Bytes by what they are for; `total` is their sum."""
-        found = {
+        """Bytes by what they are for."""
+        return {
             "rows": self.rows.nbytes,
             "finals": self.finals.nbytes + self.finals_free.nbytes,
             "apart": sum(pool.size_bytes() for pool in self.pools),
             "weights": sum(array.nbytes for array in self.weights.values()),
             "heads": self.heads.nbytes,
+            "work": self._scratch.nbytes,
         }
-        return {**found, "total": sum(found.values())}
 
     def make_scratch(self, count: int) -> None:
         """Have work space for batches of up to `count`."""

@@ -146,8 +146,9 @@ def descend(handle: int, whole: float, targets: int, slots: int, count: int, pre
         handle: the buffer's.
         whole: c, added to every weight.
         targets: float64, (count,), in [0, Σ(B + c)); overwritten.
-        slots: int64, (count,), written. Rounding may end at a slot of weight zero: who calls
-        checks. count: how many. prefixes: work space, 64 words.
+        slots: int64, (count,), written. Rounding may end at a slot of weight zero: callers check.
+        count: how many.
+        prefixes: work space, 64 words.
     """
     size = load_i64(handle, SIZE)
     for number in range(count):
