@@ -6,6 +6,7 @@ gather a batch, hand it over as torch tensors, write new weights for it, take on
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import re
@@ -121,6 +122,10 @@ class Contender:
         """Take one more transition."""
         raise NotImplementedError
 
+    def adding(self, step: dict[str, Any], weight: float) -> Callable[[], None]:
+        """What does so, with as little of ours around it as can be."""
+        return functools.partial(self.add, step, weight)
+
 
 class Hotloop(Contender):
     """hotloop's buffer with one of its samplers."""
@@ -169,6 +174,12 @@ class Hotloop(Contender):
         """By entries' numbers."""
         if self.weights is not None:
             self.buffer.update_weights(batch.index, weight)
+
+    def adding(self, step: dict[str, Any], weight: float) -> Callable[[], None]:
+        """The call of the library itself."""
+        if self.weights is None or self.weights.kind == "td":
+            return functools.partial(self.buffer.add, **step)
+        return functools.partial(self.buffer.add, **step, weight=weight)
 
     def add(self, step: dict[str, Any], weight: float) -> None:
         """New entries of `Prioritized` and `RankBased` weigh the maximum; others are told."""

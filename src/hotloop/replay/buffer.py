@@ -173,8 +173,7 @@ class ReplayBuffer:
         self._stage = Stage(self.layout, 1)
         self._open_stage(64)
         puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
-        self._targets = [target for target, _, _ in puts.values()]
-        self._places = [where for _, where, _ in puts.values()]
+        self._targets = [target for target, _ in puts.values()]
         self._num_envs = self.settings["num_envs"]
         plain = self._plain or type(self)
         if plain.add is ReplayBuffer.add:  # else it is somebody's own
@@ -292,7 +291,7 @@ class ReplayBuffer:
         with self._lock:
             given = fields if fields.keys() == self._given.keys() else self._named(fields)
             name, value = next(iter(given.items()))
-            first = as_array(name, value).shape
+            first = value.shape if type(value) is np.ndarray else as_array(name, value).shape
             if not first:
                 raise ShapeError("`extend` takes a batch, (B, …) each: `add` takes one transition")
             count = first[0]
@@ -706,18 +705,18 @@ class ReplayBuffer:
         )
 
 
-def _put_of(stage: Stage, one: Field) -> tuple[Any, Any, frozenset[type] | None]:
-    """How `add` writes a field at once: `target[where] = value`, for values of these kinds.
+def _put_of(stage: Stage, one: Field) -> tuple[Any, frozenset[type] | None]:
+    """How `add` writes a field at once, see `Puts`.
 
     A memoryview takes arrays of its own format and shape only, and is twice as fast as an array.
     """
     if one.place in ("row", "next"):
         view = (stage.views[one.name][0] if one.shape else stage.views[one.name]).data
         if view.format not in _FORMATS:
-            return None, None, frozenset()
+            return None, frozenset()
         if len(one.shape) == 1:
-            return view, slice(None), None
+            return view, None
         kinds = _KINDS.get(str(one.dtype))
         if not one.shape and kinds is not None:
-            return view, 0, kinds
-    return None, None, frozenset()
+            return view, kinds
+    return None, frozenset()

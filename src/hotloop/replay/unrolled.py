@@ -13,8 +13,9 @@ from hotloop.replay.calls import write_one
 
 ABSENT = object()
 
-Puts = Mapping[str, tuple[Any, Any, frozenset[type] | None]]
-"""For each field `target[where] = value` stores a value, of these kinds; None: not in this way."""
+Puts = Mapping[str, tuple[Any, frozenset[type] | None]]
+"""For each field `target[0] = value` stores a number of these kinds, or, without kinds, `target[:] =
+value` an array; without a target it is stored in another way."""
 
 
 def with_unrolled_add(kind: type, puts: Puts) -> type:
@@ -25,7 +26,7 @@ def with_unrolled_add(kind: type, puts: Puts) -> type:
 
     Args:
         kind: the buffer's class.
-        puts: the fields; the buffer has their targets and places as `_targets` and `_places`.
+        puts: the fields; the buffer has their targets as `_targets`.
 
     Returns:
         The class itself where a field's name is in the way.
@@ -35,7 +36,7 @@ def with_unrolled_add(kind: type, puts: Puts) -> type:
             return kind
         if name.startswith("_") or hasattr(builtins, name):
             return kind
-    how = tuple((name, target is not None, kinds) for name, (target, _, kinds) in puts.items())
+    how = tuple((name, target is not None, kinds) for name, (target, kinds) in puts.items())
     return _with_unrolled_add(kind, how)
 
 
@@ -55,7 +56,7 @@ def _with_unrolled_add(
         else:
             stores.append("if True:")
         stores += [
-            f"    try: _target{number}[_place{number}] = {name}",
+            f"    try: _target{number}[{'_whole' if kinds is None else 0}] = {name}",
             f"    except (TypeError, ValueError): {otherwise}",
         ]
     body = "\n            ".join(stores)
@@ -63,14 +64,12 @@ def _with_unrolled_add(
     parameters = ", ".join(f"{name}=_absent" for name in names)
     given = ", ".join(f"{name!r}: {name}" for name in names)
     targets = ", ".join(f"_target{number}" for number in range(len(names)))
-    places = ", ".join(f"_place{number}" for number in range(len(names)))
     source = f"""
 def add(_buffer, *, weight=None, env=0, {parameters}, **_unknown):
     _acquire, _release = _buffer._hold
     _acquire()
     try:
         {targets}, = _buffer._targets
-        {places}, = _buffer._places
         try:
             if _unknown: raise KeyError
             {body}
@@ -92,6 +91,7 @@ def add(_buffer, *, weight=None, env=0, {parameters}, **_unknown):
         "_absent": ABSENT,
         "_kinds": [kinds for *_, kinds in fields],
         "_nan": nan,
+        "_whole": slice(None),
         "_write": write_one,
     }
     exec(source, scope)
