@@ -14,8 +14,8 @@ from hotloop.replay.calls import write_one
 ABSENT = object()
 
 Puts = Mapping[str, tuple[Any, frozenset[type] | None]]
-"""For each field `target[0] = value` stores a number of these kinds, or, without kinds, `target[:] =
-value` an array; without a target it is stored in another way."""
+"""For each field `target[0] = value` stores a number of these kinds, or, without kinds,
+`target[:] = value` an array; without a target it is stored in another way."""
 
 
 def with_unrolled_add(kind: type, puts: Puts) -> type:
