@@ -2,8 +2,9 @@
 
 A sorted list in blocks of at most 512: the greatest priority first, of equal ones the lower slot of
 the ring. The order of the blocks is a list of its own, searched by bisection. To insert or to
-remove moves half a block, 3 KB; full blocks are split, small neighbours joined. So ranks are exact at
-any moment; the array-based heap of Schaul et al. (2016, arXiv:1511.05952) is sorted now and then.
+remove moves half a block, 3 KB; full blocks are split, small neighbours joined. So ranks are exact
+at any moment; the array-based heap of Schaul et al. (2016, arXiv:1511.05952) is sorted now and
+then.
 
 The law is P(rank r) = r^−α / H(n) with H(n) = Σ_{r ≤ n} r^−α, drawn by inverting H: from a table up
 to rank 1024, beyond it by the Euler–Maclaurin formula, whose error is below 10⁻¹² there.
