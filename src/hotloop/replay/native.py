@@ -122,30 +122,23 @@ load_u8 = _loader(types.uint8, ir.IntType(8))
 store_u8 = _storer(types.uint8, ir.IntType(8))
 
 
-@intrinsic
-def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
-    """Copy `size` bytes from one address to another; they must not overlap."""
+def _copier(copy: Any) -> Any:
+    @intrinsic
+    def copier(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            byte = ir.IntType(8).as_pointer()
+            target, source = (builder.inttoptr(address, byte) for address in arguments[:2])
+            copy(builder, target, source, arguments[2], 1)
+            return context.get_dummy_value()
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        target, source = (builder.inttoptr(address, byte) for address in arguments[:2])
-        cgutils.raw_memcpy(builder, target, source, arguments[2], 1)
-        return context.get_dummy_value()
+        return types.void(types.int64, types.int64, types.int64), codegen
 
-    return types.void(types.int64, types.int64, types.int64), codegen
+    return copier
 
 
-@intrinsic
-def move_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
-    """Copy `size` bytes from one address to another; they may overlap."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        target, source = (builder.inttoptr(address, byte) for address in arguments[:2])
-        cgutils.raw_memmove(builder, target, source, arguments[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
+# `copy_bytes(target, source, size)`, from one address to another; `move_bytes` if they may overlap.
+copy_bytes = _copier(cgutils.raw_memcpy)
+move_bytes = _copier(cgutils.raw_memmove)
 
 
 @intrinsic
