@@ -44,10 +44,10 @@ from hotloop.replay.unrolled import ABSENT, with_unrolled_add
 from hotloop.types import Array
 
 WeightFrom = Literal["episode_return", "return_so_far", "return_to_go"]
+MAX_STAGE_BYTES = 1 << 22  # that are kept for the next batch that comes in
+_FORMATS = "bBhHiIlLqQfd?"  # of arrays that a memoryview takes
 # Numbers that a memoryview's item of this dtype takes as they are.
 _REALS = frozenset((bool, int, float, np.float32, np.float64))
-_FORMATS = "bBhHiIlLqQfd?"  # of arrays that a memoryview takes
-MAX_STAGE_BYTES = 1 << 22  # that are kept for the next batch that comes in
 _KINDS = {
     "float32": _REALS,
     "float64": _REALS,
