@@ -10,6 +10,7 @@
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
     ├── OutputError        a file that was asked for can't be written (OSError)
     ├── ReplayError        what a replay buffer can't take or give (ValueError)
+    ├── BanditError        an agent or an arm of a user's, or a file of results (ValueError)
     ├── CheckpointError    a checkpoint is cut short, too new, or of another kind (ValueError)
     └── NonFiniteError     NaN or infinity in a loss or a gradient (ArithmeticError)
         └── NonFiniteUpdate  with the update's number and its batch
@@ -65,6 +66,10 @@ class OutputError(HotloopError, OSError):
 
 class ReplayError(HotloopError, ValueError):
     """A replay buffer can't take what it was given, or give what was asked for."""
+
+
+class BanditError(HotloopError, ValueError):
+    """What a user's agent or arm gives is impossible, or a file of results can't be read."""
 
 
 class CheckpointError(HotloopError, ValueError):

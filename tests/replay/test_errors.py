@@ -907,7 +907,7 @@ def test_numba_is_missing():
         "except MissingExtraError as error:\n"
         "    print(error)\n"
     )
-    assert "hotloop.replay needs Numba" in said
+    assert "hotloop.replay and hotloop.bandits need Numba" in said
     assert "pip install 'hotloop[replay]'" in said
 
 

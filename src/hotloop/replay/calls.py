@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from hotloop.compiled import (
+    entry,
+    jit,
+    load_f64,
+    load_i64,
+    prefetch,
+    store_f32,
+    store_f64,
+    store_i64,
+)
 from hotloop.replay.drawing import CHOSEN, NUMBERS, SAVED, current_shift, draw, scratch
 from hotloop.replay.native import (
     ADDED,
@@ -25,15 +35,7 @@ from hotloop.replay.native import (
     STALE,
     SUMS,
     WHOLE_BUFFER,
-    entry,
-    jit,
-    load_f64,
-    load_i64,
     number_of,
-    prefetch,
-    store_f32,
-    store_f64,
-    store_i64,
 )
 from hotloop.replay.ranks import rebuild_ranks, sum_over_ranks
 from hotloop.replay.rows import cut, gather, set_weight, write

@@ -15,6 +15,16 @@ within a batch: given what was drawn before, each draws the next one from the sa
 
 from __future__ import annotations
 
+from hotloop.compiled import (
+    jit,
+    load_f64,
+    load_i64,
+    load_u64,
+    prefetch,
+    store_f64,
+    store_i64,
+    store_u64,
+)
 from hotloop.replay.native import (
     EPOCH,
     FILLED,
@@ -31,16 +41,8 @@ from hotloop.replay.native import (
     STRATIFIED,
     STRICT,
     SUMS,
-    jit,
-    load_f64,
-    load_i64,
-    load_u64,
-    prefetch,
     random_below,
     random_unit,
-    store_f64,
-    store_i64,
-    store_u64,
 )
 from hotloop.replay.ranks import draw_ranks
 from hotloop.replay.tree import (

@@ -16,6 +16,16 @@ import math
 
 import numpy as np
 
+from hotloop.compiled import (
+    jit,
+    load_f64,
+    load_i32,
+    load_i64,
+    move_bytes,
+    store_f64,
+    store_i32,
+    store_i64,
+)
 from hotloop.replay.native import (
     BLOCK_BEFORE,
     BLOCK_COUNTS,
@@ -32,15 +42,7 @@ from hotloop.replay.native import (
     SIZE,
     STRATIFIED,
     SUMS,
-    jit,
-    load_f64,
-    load_i32,
-    load_i64,
-    move_bytes,
     random_unit,
-    store_f64,
-    store_i32,
-    store_i64,
     wide,
 )
 from hotloop.types import Array

@@ -24,6 +24,23 @@ from __future__ import annotations
 
 import numpy as np
 
+from hotloop.compiled import (
+    copy_bytes,
+    entry,
+    jit,
+    load_f32,
+    load_f64,
+    load_i32,
+    load_i64,
+    load_u8,
+    prefetch,
+    same_bytes,
+    store_f32,
+    store_f64,
+    store_i32,
+    store_i64,
+    store_u8,
+)
 from hotloop.replay.drawing import TARGETS, current_shift, scratch
 from hotloop.replay.native import (
     ADDED,
@@ -73,21 +90,6 @@ from hotloop.replay.native import (
     WEIGHT_RETURN_SO_FAR,
     WEIGHT_RETURN_TO_GO,
     WEIGHTS,
-    copy_bytes,
-    entry,
-    jit,
-    load_f32,
-    load_f64,
-    load_i32,
-    load_i64,
-    load_u8,
-    prefetch,
-    same_bytes,
-    store_f32,
-    store_f64,
-    store_i32,
-    store_i64,
-    store_u8,
     wide,
 )
 from hotloop.replay.ranks import greatest_rank, insert_rank, remove_rank

@@ -18,22 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hotloop.replay.native import (
-    BASE,
-    CAPACITY,
-    LEVELS,
-    MAXS,
-    MINS,
-    SIZE,
-    SUMS,
-    jit,
-    load_f64,
-    load_i64,
-    prefetch,
-    store_f64,
-    store_i64,
-    wide,
-)
+from hotloop.compiled import jit, load_f64, load_i64, prefetch, store_f64, store_i64
+from hotloop.replay.native import BASE, CAPACITY, LEVELS, MAXS, MINS, SIZE, SUMS, wide
 
 # How many times the sum of all weights a shift's share in it may be: 6 bits of 53 are lost then.
 MAX_CANCELLED = 64.0

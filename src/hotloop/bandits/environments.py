@@ -1,0 +1,238 @@
+"""Environments: what is known of each before it is played. What they do is in `kernels/`.
+
+k arms; in every step an arm has a true value, and a reward is that plus noise. Regret is counted in
+true values: the best arm's minus that of the arm taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from hotloop.bandits.agents import Described, number
+from hotloop.errors import ConfigError
+from hotloop.types import Array
+
+MAX_ARMS = 4096
+
+
+def _check_arms(owner: str, num_arms: Any) -> None:
+    is_whole = isinstance(num_arms, (int, np.integer)) and not isinstance(num_arms, bool)
+    if not is_whole or not 2 <= num_arms <= MAX_ARMS:
+        raise ConfigError(
+            f"`num_arms` of {owner} must be a whole number from 2 to {MAX_ARMS}, got {num_arms!r}"
+        )
+
+
+def _check_values(owner: str, name: str, values: Any, low: float, high: float) -> tuple[float, ...]:
+    if not isinstance(values, (tuple, list, np.ndarray)) or np.ndim(values) != 1 or len(values) < 2:
+        raise ConfigError(f"`{name}` of {owner} must be two numbers or more, got {values!r}")
+    if len(values) > MAX_ARMS:
+        raise ConfigError(f"`{name}` of {owner} must be at most {MAX_ARMS}, got {len(values)}")
+    for index, value in enumerate(values):
+        number(owner, f"{name}[{index}]", value, low=low, high=high)
+    return tuple(float(value) for value in values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(Described):
+    """The 10-armed testbed: true values N(`mean`, `spread`²), drawn anew for each run.
+
+    Rewards are N(true value, `noise`²). Sutton & Barto 2018, section 2.3.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    name: ClassVar[str] = "gaussian"
+    num_arms: int = 10
+    """k, from 2."""
+    mean: float = 0.0
+    """Mean of the true values."""
+    spread: float = 1.0
+    """Standard deviation of the true values, from 0."""
+    noise: float = 1.0
+    """Standard deviation of a reward, from 0."""
+    means: tuple[float, ...] | None = None
+    """True values that all runs share, instead of drawn ones; there are then as many arms."""
+
+    def __post_init__(self) -> None:
+        if self.means is not None:
+            given = _check_values(self.name, "means", self.means, -1e30, 1e30)
+            object.__setattr__(self, "means", given)
+            object.__setattr__(self, "num_arms", len(given))
+        _check_arms(self.name, self.num_arms)
+        number(self.name, "mean", self.mean)
+        number(self.name, "spread", self.spread, low=0)
+        number(self.name, "noise", self.noise, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bernoulli(Described):
+    """Rewards of 1 with the arm's probability, else 0.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    name: ClassVar[str] = "bernoulli"
+    means: tuple[float, ...] = (0.9, 0.8)
+    """The arms' probabilities, each 0 … 1."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "means", _check_values(self.name, "means", self.means, 0.0, 1.0))
+
+    @property
+    def num_arms(self) -> int:
+        """k."""
+        return len(self.means)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomWalk(Described):
+    """True values that start equal and take independent steps N(0, `walk`²), all in every step.
+
+    Sutton & Barto 2018, exercise 2.5.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    name: ClassVar[str] = "random-walk"
+    num_arms: int = 10
+    """k, from 2."""
+    walk: float = 0.01
+    """Standard deviation of a true value's step, from 0."""
+    start: float = 0.0
+    """Every true value before the first step."""
+    noise: float = 1.0
+    """Standard deviation of a reward, from 0."""
+
+    def __post_init__(self) -> None:
+        _check_arms(self.name, self.num_arms)
+        number(self.name, "walk", self.walk, low=0)
+        number(self.name, "start", self.start)
+        number(self.name, "noise", self.noise, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbruptChange(Described):
+    """As the testbed, but all true values are drawn anew every so many steps.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    name: ClassVar[str] = "abrupt-change"
+    num_arms: int = 10
+    """k, from 2."""
+    every: int = 500
+    """Steps from one change to the next."""
+    mean: float = 0.0
+    """Mean of the true values."""
+    spread: float = 1.0
+    """Standard deviation of the true values, from 0."""
+    noise: float = 1.0
+    """Standard deviation of a reward, from 0."""
+
+    def __post_init__(self) -> None:
+        _check_arms(self.name, self.num_arms)
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
+            raise ConfigError(
+                f"`every` of {self.name} must be a whole number from 1 on, got {self.every!r}"
+            )
+        number(self.name, "mean", self.mean)
+        number(self.name, "spread", self.spread, low=0)
+        number(self.name, "noise", self.noise, low=0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Adversarial(Described):
+    """Rewards that were fixed in advance, the same in all runs.
+
+    Regret is against the arm that would have got most over the steps played; that arm counts as the
+    optimal one.
+
+    Raises:
+        ConfigError: the matrix is no matrix of finite numbers, or has fewer than two arms.
+    """
+
+    name: ClassVar[str] = "adversarial"
+    rewards: Array = field(repr=False)
+    """What each arm gives at each step: (T, k), kept as float32."""
+
+    def __post_init__(self) -> None:
+        try:
+            rewards = np.array(self.rewards, np.float32)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"`rewards` of {self.name} must be numbers, (T, k): {error}"
+            ) from None
+        if rewards.ndim != 2 or len(rewards) < 1:
+            raise ConfigError(
+                f"`rewards` of {self.name} must have shape (T, k), a row a step, got "
+                f"{rewards.shape}"
+            )
+        _check_arms(self.name, rewards.shape[1])
+        if not np.isfinite(rewards).all():
+            step, arm = np.argwhere(~np.isfinite(rewards))[0]
+            raise ConfigError(
+                f"`rewards` of {self.name} must be finite, got {rewards[step, arm]} at step "
+                f"{step + 1}, arm {arm}"
+            )
+        rewards.setflags(write=False)
+        object.__setattr__(self, "rewards", rewards)
+
+    @property
+    def num_arms(self) -> int:
+        """k."""
+        return self.rewards.shape[1]
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and its matrix, as JSON holds them."""
+        return {"name": self.name, "rewards": self.rewards.tolist()}
+
+    @property
+    def label(self) -> str:
+        """A short text for a legend."""
+        return f"{self.name}, {len(self.rewards):,} steps, {self.num_arms} arms"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearContextual(Described):
+    """A context x in every step, an unknown θ for each arm; true values are x·θ.
+
+    x ~ N(0, I), drawn anew in every step; θ_a ~ N(0, I / d), drawn anew for each run; rewards
+    N(x·θ_a, `noise`²). The disjoint linear model of Li et al. 2010, arXiv:1003.0146, section 3.1.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    name: ClassVar[str] = "linear-contextual"
+    num_arms: int = 10
+    """k, from 2."""
+    dimension: int = 5
+    """d, the length of a context, from 1 to 64."""
+    noise: float = 0.1
+    """Standard deviation of a reward, from 0."""
+
+    def __post_init__(self) -> None:
+        _check_arms(self.name, self.num_arms)
+        is_whole = isinstance(self.dimension, int) and not isinstance(self.dimension, bool)
+        if not is_whole or not 1 <= self.dimension <= 64:
+            raise ConfigError(
+                f"`dimension` of {self.name} must be a whole number from 1 to 64, "
+                f"got {self.dimension!r}"
+            )
+        number(self.name, "noise", self.noise, low=0)
+
+
+Environment: TypeAlias = Any  # one of the above, a JittedEnvironment, or a user's own: see own.py
+
+ENVIRONMENTS: dict[str, Any] = {
+    one.name: one
+    for one in (Gaussian, Bernoulli, RandomWalk, AbruptChange, Adversarial, LinearContextual)
+}

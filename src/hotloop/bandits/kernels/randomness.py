@@ -1,0 +1,132 @@
+"""Random numbers that are a function of (seed, run, step, stream), for whole blocks.
+
+Philox 4×32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): the seed is the
+key, (run, step, stream, …) the counter, so a run meets the same numbers whatever runs beside it, in
+whatever order and on whatever thread, and whichever agent plays. 2.3 ns for 128 bits on AVX2.
+
+Normals come from Box and Muller's transform: 0.6 ns each, where an inverse of the distribution
+function, with its logarithm, two polynomials and a root for each normal, takes 1.6.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hotloop.bandits.kernels.layout import FIRST_RUN, KEY_HIGH, KEY_LOW, LANES
+from hotloop.bandits.kernels.mathematics import log2_f32
+from hotloop.compiled import (
+    bits_of_f32,
+    f32_of_bits,
+    fma_f32,
+    inline,
+    jit,
+    load_i64,
+    load_u32,
+    sqrt_f32,
+    store_f32,
+    store_u32,
+)
+
+POLICY_STREAM, REWARD_STREAM, MEANS_STREAM, WALK_STREAM, SAMPLE_STREAM = range(1, 6)
+BETA_STREAM, CONTEXT_STREAM, THETA_STREAM, OWN_AGENT_STREAM, OWN_ENVIRONMENT_STREAM = range(6, 11)
+
+u32: Any = np.uint32
+u64: Any = np.uint64
+i32: Any = np.int32
+i64: Any = np.int64
+f32: Any = np.float32
+f64: Any = np.float64
+
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
+_32 = np.uint64(32)
+_1 = np.uint32(1)
+_SIGN = np.uint32(0x80000000)
+_TO_UNIT_31 = np.float32(2.0**-31)
+_TWO_LN_2 = np.float32(2 * np.log(2.0))
+# sin(f π/4) / f and cos(f π/4) as polynomials in f²; errors 3e-9 and 3e-8.
+_S0, _S1, _S2, _S3 = (
+    np.float32(c) for c in (0.785398161, -0.0807454325, 0.00249000086, -3.59503437e-05)
+)
+_C0, _C1, _C2, _C3 = (
+    np.float32(c) for c in (0.999999967, -0.308424165, 0.0158496818, -0.000318726324)
+)
+
+
+@inline
+def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, int, int, int]:
+    """Ten rounds: four words (uint32) from a counter of four and a key of two."""
+    for _ in range(10):
+        p0 = u64(c0) * _M0
+        p1 = u64(c2) * _M1
+        c0 = u32(p1 >> _32) ^ c1 ^ k0
+        c1 = u32(p1)
+        c2 = u32(p0 >> _32) ^ c3 ^ k1
+        c3 = u32(p0)
+        k0 = u32(k0 + _W0)
+        k1 = u32(k1 + _W1)
+    return c0, c1, c2, c3
+
+
+@jit
+def fill_words(frame: int, target: int, one: int, stream: int, two: int) -> None:
+    """Words of all lanes for the counter (run, one, stream, two): uint32, (4, LANES)."""
+    first = u32(load_i64(frame, FIRST_RUN))
+    k0, k1 = u32(load_i64(frame, KEY_LOW)), u32(load_i64(frame, KEY_HIGH))
+    c1, c2, c3 = u32(one), u32(stream), u32(two)
+    for i in range(LANES):
+        a, b, c, d = philox(u32(first + u32(i)), c1, c2, c3, k0, k1)
+        store_u32(target, i, a)
+        store_u32(target, LANES + i, b)
+        store_u32(target, 2 * LANES + i, c)
+        store_u32(target, 3 * LANES + i, d)
+
+
+@jit
+def lane_words(frame: int, lane: int, one: int, stream: int, two: int) -> Any:
+    """The four words of one lane."""
+    run = u32(u32(load_i64(frame, FIRST_RUN)) + u32(lane))
+    k0, k1 = u32(load_i64(frame, KEY_LOW)), u32(load_i64(frame, KEY_HIGH))
+    return philox(run, u32(one), u32(stream), u32(two), k0, k1)
+
+
+@inline
+def normal_pair(a: int, b: int) -> tuple[float, float]:
+    """Two independent normals (float32) from two words.
+
+    The radius is √(−2 ln u) with u from 31 bits; the angle lies within ±π/4, from 32, and three of
+    its lowest bits swap the two and choose their signs, which covers the circle twice.
+    """
+    u = (f32(i32(a >> _1)) + f32(0.5)) * _TO_UNIT_31
+    radius = sqrt_f32(max(f32(0.0), -log2_f32(u) * _TWO_LN_2))
+    f = f32(i32(b)) * _TO_UNIT_31
+    v = f * f
+    v2 = v * v
+    x = radius * (f * fma_f32(fma_f32(_S3, v, _S2), v2, fma_f32(_S1, v, _S0)))
+    y = radius * fma_f32(fma_f32(_C3, v, _C2), v2, fma_f32(_C1, v, _C0))
+    is_straight = (b & _1) != u32(0)
+    p = x if is_straight else y
+    q = y if is_straight else x
+    p = f32_of_bits(bits_of_f32(p) ^ ((b << u32(30)) & _SIGN))
+    q = f32_of_bits(bits_of_f32(q) ^ ((b << u32(29)) & _SIGN))
+    return p, q
+
+
+@jit
+def fill_normals(target: int, words: int, scale: float, shift: float) -> None:
+    """shift + scale · normal for four words a lane: float32, (4, LANES)."""
+    factor, offset = f32(scale), f32(shift)
+    for half in range(2):
+        first = half * 2 * LANES
+        for i in range(LANES):
+            p, q = normal_pair(load_u32(words, first + i), load_u32(words, first + LANES + i))
+            store_f32(target, first + i, offset + factor * p)
+            store_f32(target, first + LANES + i, offset + factor * q)
+
+
+@inline
+def unit(word: int) -> float:
+    """Uniform in [0, 1) from a word's upper 24 bits, all of which a float32 holds."""
+    return f32(i32(word >> u32(8))) * f32(2.0**-24)

@@ -1,0 +1,175 @@
+"""What is kept of every step: sums over the block's runs, always added in the same order.
+
+An agent's record, by offset in bytes, float64 (LANES,) each: regret so far; reward so far; the same
+at the last point of the curve; the reward before the late steps; then int32 (LANES,): optimal steps
+so far, at the last point, before the late steps.
+"""
+
+from __future__ import annotations
+
+from hotloop.bandits.kernels.layout import (
+    ARM,
+    BEST,
+    BEST_ARM,
+    CURVE,
+    FRAME,
+    IN_HINDSIGHT,
+    LANES,
+    LATE_FROM,
+    NUM_ARMS,
+    NUM_RUNS,
+    NUM_STEPS,
+    PULLS,
+    RECORD,
+    REWARD,
+    STEPS_PER_POINT,
+    SUMS,
+    VALUE,
+)
+from hotloop.bandits.kernels.randomness import f64, i32, i64
+from hotloop.compiled import (
+    inline,
+    jit,
+    load_f32,
+    load_f64,
+    load_i32,
+    load_i64,
+    store_f64,
+    store_i32,
+    store_i64,
+)
+
+REGRET, GAINED, GAINED_AT_POINT, GAINED_BEFORE_LATE = (8 * LANES * row for row in range(4))
+HITS, HITS_AT_POINT, HITS_BEFORE_LATE = (4 * LANES * row for row in range(8, 11))
+IS_HIT = 4 * LANES * 11  # int32: whether this step's arm was optimal
+RECORD_BYTES = 4 * LANES * 12
+WIDTH = 32  # lane 32 i + j is added to sum j
+
+
+@jit
+def reset_record(record: int) -> None:
+    """Nothing gained, nothing lost."""
+    for i in range(4 * LANES):
+        store_f64(record, i, 0.0)
+    for i in range(4 * LANES):
+        store_i32(record + HITS, i, i32(0))
+
+
+@jit
+def _accumulate(frame: int, record: int) -> None:
+    best = load_i64(frame, BEST)
+    for i in range(LANES):
+        lost = f64(load_f32(best, i)) - f64(load_f32(frame + VALUE, i))
+        store_f64(record + REGRET, i, load_f64(record + REGRET, i) + lost)
+        gained = load_f64(record + GAINED, i) + f64(load_f32(frame + REWARD, i))
+        store_f64(record + GAINED, i, gained)
+    if load_i64(frame, IN_HINDSIGHT) != 0:
+        arms = load_i64(frame, BEST_ARM)
+        for i in range(LANES):
+            is_hit = load_i32(frame + ARM, i) == load_i32(arms, i)
+            store_i32(record + IS_HIT, i, i32(is_hit))
+    else:
+        for i in range(LANES):
+            is_hit = load_f32(frame + VALUE, i) == load_f32(best, i)
+            store_i32(record + IS_HIT, i, i32(is_hit))
+    for i in range(LANES):
+        hits = load_i32(record + HITS, i) + load_i32(record + IS_HIT, i)
+        store_i32(record + HITS, i, hits)
+
+
+@inline
+def _add(sums, column, x, row):  # type: ignore[no-untyped-def]
+    place = row * WIDTH + column
+    store_f64(sums, place, load_f64(sums, place) + x)
+    store_f64(sums, place + WIDTH, load_f64(sums, place + WIDTH) + x * x)
+
+
+@inline
+def _add_step(frame, record, sums, first, width):  # type: ignore[no-untyped-def]
+    for j in range(width):
+        _add(sums, j, f64(load_f32(frame + REWARD, first + j)), 0)
+        _add(sums, j, load_f64(record + REGRET, first + j), 4)
+
+
+@inline
+def _add_point(record, sums, first, width, share):  # type: ignore[no-untyped-def]
+    for j in range(width):
+        i = first + j
+        gained = load_f64(record + GAINED, i)
+        _add(sums, j, (gained - load_f64(record + GAINED_AT_POINT, i)) * share, 0)
+        store_f64(record + GAINED_AT_POINT, i, gained)
+        _add(sums, j, load_f64(record + REGRET, i), 4)
+    for j in range(width):
+        i = first + j
+        hits = load_i32(record + HITS, i)
+        _add(sums, j, f64(hits - load_i32(record + HITS_AT_POINT, i)) * share, 2)
+        store_i32(record + HITS_AT_POINT, i, hits)
+
+
+@jit
+def _fold(sums: int, row: int) -> float:
+    base = row * WIDTH
+    half = WIDTH // 2
+    while half >= 4:
+        for j in range(half):
+            left = load_f64(sums, base + j)
+            store_f64(sums, base + j, left + load_f64(sums, base + half + j))
+        half //= 2
+    left = load_f64(sums, base) + load_f64(sums, base + 2)
+    return left + (load_f64(sums, base + 1) + load_f64(sums, base + 3))
+
+
+@jit
+def _write_point(frame: int, agent: int, step: int) -> None:
+    record, sums, curve = load_i64(agent, RECORD), frame + SUMS, load_i64(agent, CURVE)
+    per_point, num_runs = load_i64(frame, STEPS_PER_POINT), load_i64(frame, NUM_RUNS)
+    num_points = (load_i64(frame, NUM_STEPS) + per_point - 1) // per_point
+    point = step // per_point
+    for j in range(6 * WIDTH):
+        store_f64(sums, j, 0.0)
+    full = num_runs - num_runs % WIDTH
+    if per_point == 1:
+        for first in range(0, full, WIDTH):
+            _add_step(frame, record, sums, first, WIDTH)
+        if full < num_runs:
+            _add_step(frame, record, sums, full, num_runs - full)
+        hits = i64(0)
+        for i in range(num_runs):
+            hits += i64(load_i32(record + IS_HIT, i))
+        store_f64(curve, 2 * num_points + point, f64(hits))
+        store_f64(curve, 3 * num_points + point, f64(hits))
+    else:
+        share = 1.0 / f64(step + 1 - point * per_point)
+        for first in range(0, full, WIDTH):
+            _add_point(record, sums, first, WIDTH, share)
+        if full < num_runs:
+            _add_point(record, sums, full, num_runs - full, share)
+        store_f64(curve, 2 * num_points + point, _fold(sums, 2))
+        store_f64(curve, 3 * num_points + point, _fold(sums, 3))
+    for row in (0, 1, 4, 5):
+        store_f64(curve, row * num_points + point, _fold(sums, row))
+
+
+@jit
+def _count_pulls(frame: int, pulls: int, point: int) -> None:
+    num_arms = load_i64(frame, NUM_ARMS)
+    for i in range(load_i64(frame, NUM_RUNS)):
+        cell = point * num_arms + i64(load_i32(frame + ARM, i))
+        store_i64(pulls, cell, load_i64(pulls, cell) + 1)
+
+
+@jit
+def record_step(agent: int, step: int) -> None:
+    """Take note of what the frame holds: the arm, its value, the reward."""
+    frame, record = load_i64(agent, FRAME), load_i64(agent, RECORD)
+    if step == load_i64(frame, LATE_FROM):
+        for i in range(LANES):
+            store_f64(record + GAINED_BEFORE_LATE, i, load_f64(record + GAINED, i))
+            store_i32(record + HITS_BEFORE_LATE, i, load_i32(record + HITS, i))
+    _accumulate(frame, record)
+    per_point = load_i64(frame, STEPS_PER_POINT)
+    if (step + 1) % per_point == 0 or step + 1 == load_i64(frame, NUM_STEPS):
+        _write_point(frame, agent, step)
+    pulls = load_i64(agent, PULLS)
+    if pulls != 0:
+        _count_pulls(frame, pulls, step // per_point)

@@ -1,0 +1,496 @@
+"""Agents and environments of a user's own: functions that Numba compiles, or plain Python.
+
+Compiled ones run at the speed of a jitted loop. Plain ones, vectorised over runs, run at NumPy's:
+some tens of microseconds a step, whatever the number of runs.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hotloop.bandits.kernels.environments import start_nothing
+from hotloop.bandits.kernels.layout import (
+    ARM,
+    BEST_AT,
+    FAULT,
+    FAULT_ARM,
+    FAULT_LANE,
+    FAULT_REWARD,
+    FAULT_STEP,
+    FAULT_VALUE,
+    FRAME,
+    LANES,
+    NUM_ARMS,
+    PARAMETERS,
+    REWARD,
+    STATE,
+    VALUE,
+)
+from hotloop.bandits.kernels.randomness import (
+    OWN_AGENT_STREAM,
+    OWN_ENVIRONMENT_STREAM,
+    f32,
+    f64,
+    i32,
+    i64,
+    lane_words,
+)
+from hotloop.compiled import (
+    NumbaError,
+    Part,
+    carray,
+    jit,
+    load_f32,
+    load_i32,
+    load_i64,
+    njit,
+    pointer,
+    store_f32,
+    store_f64,
+    store_i32,
+    store_i64,
+)
+from hotloop.errors import BanditError, ConfigError
+
+SIZE, PARAMS, NUM_PARAMS = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2
+_AT_START = 0xFFFFFFFF
+
+
+class BanditSpeedWarning(UserWarning):
+    """Something runs much slower than it could."""
+
+
+@jit
+def _put_uniform(frame: int, lane: int, step: int, stream: int, target: Any) -> None:
+    a, b, c, d = lane_words(frame, lane, step, stream, 0)
+    target[0] = (f64(a) + 0.5) * 2.0**-32
+    target[1] = (f64(b) + 0.5) * 2.0**-32
+    target[2] = (f64(c) + 0.5) * 2.0**-32
+    target[3] = (f64(d) + 0.5) * 2.0**-32
+
+
+@jit
+def _note(frame: int, kind: int, lane: int, step: int, value: float) -> None:
+    if load_i64(frame, FAULT) == 0:
+        store_i64(frame, FAULT, kind)
+        store_i64(frame, FAULT_LANE, lane)
+        store_i64(frame, FAULT_STEP, step)
+        store_f64(frame, FAULT_VALUE, value)
+
+
+@jit
+def _state_of(owner: int, lane: int) -> Any:
+    size = load_i64(owner, SIZE)
+    address = load_i64(owner, STATE) + 8 * size * lane
+    return carray(pointer(address), (size,), f64)
+
+
+@jit
+def _params_of(owner: int) -> Any:
+    return carray(pointer(load_i64(owner, PARAMS)), (load_i64(owner, NUM_PARAMS),), f64)
+
+
+def _agent_parts(start: Any, choose: Any, update: Any) -> tuple[Part, Part, Part]:
+    def start_own(agent, step):  # type: ignore[no-untyped-def]
+        params = _params_of(agent)
+        for i in range(LANES):
+            state = _state_of(agent, i)
+            state[:] = 0.0
+            start(state, params)
+
+    def choose_own(agent, step):  # type: ignore[no-untyped-def]
+        frame, params, uniform = load_i64(agent, FRAME), _params_of(agent), np.empty(4)
+        num_arms = load_i64(frame, NUM_ARMS)
+        for i in range(LANES):
+            _put_uniform(frame, i, step, OWN_AGENT_STREAM, uniform)
+            arm = choose(_state_of(agent, i), params, step + 1, uniform)
+            if not 0 <= arm < num_arms:
+                _note(frame, FAULT_ARM, i, step, f64(arm))
+                store_i32(frame + ARM, i, i32(0))
+            else:
+                store_i32(frame + ARM, i, i32(arm))
+
+    def update_own(agent, step):  # type: ignore[no-untyped-def]
+        frame, params = load_i64(agent, FRAME), _params_of(agent)
+        for i in range(LANES):
+            arm, reward = i64(load_i32(frame + ARM, i)), f64(load_f32(frame + REWARD, i))
+            update(_state_of(agent, i), params, step + 1, arm, reward)
+
+    parts = [Part(one, is_kept=False) for one in (start_own, choose_own, update_own)]
+    return parts[0], parts[1], parts[2]
+
+
+def _environment_parts(start: Any, reward: Any, mean: Any) -> tuple[Part, Part, Part]:
+    def start_own(environment, step):  # type: ignore[no-untyped-def]
+        frame, params = load_i64(environment, FRAME), _params_of(environment)
+        uniform = np.empty(4)
+        for i in range(LANES):
+            state = _state_of(environment, i)
+            state[:] = 0.0
+            _put_uniform(frame, i, _AT_START, OWN_ENVIRONMENT_STREAM, uniform)
+            start(state, params, uniform)
+
+    def give_own(environment, step):  # type: ignore[no-untyped-def]
+        frame, params = load_i64(environment, FRAME), _params_of(environment)
+        best, num_arms, uniform = (
+            load_i64(environment, BEST_AT),
+            load_i64(frame, NUM_ARMS),
+            np.empty(4),
+        )
+        for i in range(LANES):
+            state, arm = _state_of(environment, i), i64(load_i32(frame + ARM, i))
+            top = -math.inf
+            for other in range(num_arms):
+                top = max(top, mean(state, params, step + 1, other))
+            store_f32(best, i, f32(top))
+            store_f32(frame + VALUE, i, f32(mean(state, params, step + 1, arm)))
+            _put_uniform(frame, i, step, OWN_ENVIRONMENT_STREAM, uniform)
+            got = f32(reward(state, params, step + 1, arm, uniform))
+            if not math.isfinite(got):
+                _note(frame, FAULT_REWARD, i, step, f64(got))
+            store_f32(frame + REWARD, i, got)
+
+    parts = [Part(one, is_kept=False) for one in (start_own, give_own)]
+    return parts[0], start_nothing, parts[1]
+
+
+def _compiled(function: Any, owner: str, name: str) -> Any:
+    if hasattr(function, "py_func"):
+        return function
+    if not callable(function):
+        raise ConfigError(f"`{name}` of {owner} must be a function, got {function!r:.80}")
+    return njit(function)
+
+
+def _check_params(owner: str, params: Any) -> tuple[float, ...]:
+    try:
+        values = np.array(params, np.float64)
+    except (TypeError, ValueError):
+        values = np.empty((0, 0))
+    if values.ndim != 1:
+        raise ConfigError(
+            f"`params` of {owner} must be a flat sequence of numbers, got {params!r:.80}"
+        )
+    return tuple(float(value) for value in values)
+
+
+def _whole(owner: str, name: str, value: Any, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
+        raise ConfigError(
+            f"`{name}` of {owner} must be a whole number from {low} on, got {value!r}"
+        )
+    return int(value)
+
+
+def _ready(owner: str, parts: tuple[Part, Part, Part]) -> tuple[Part, Part, Part]:
+    for part in parts:
+        try:
+            _ = part.address
+        except NumbaError as error:
+            raise BanditError(
+                f"{owner} can't be compiled by Numba: {error}\nUse numbers, arrays and `math` "
+                "alone in it; or write it as a plain object, vectorised over runs"
+            ) from error
+    return parts
+
+
+def _start_agent(state, params):  # type: ignore[no-untyped-def]
+    pass
+
+
+def _start_environment(state, params, uniform):  # type: ignore[no-untyped-def]
+    pass
+
+
+def _unknown(state, params, step, arm):  # type: ignore[no-untyped-def]
+    return math.nan
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JittedAgent:
+    """An agent made of functions for one run, which Numba compiles.
+
+    `state` is float64, (state_size,), zero at the start of a run; `params` float64; `step` counts
+    from 1; `uniform` is float64, (4,), in (0, 1), new in every step.
+
+    Raises:
+        ConfigError: what should be a function is none, or a size is no whole number.
+    """
+
+    choose: Callable[..., int]
+    """choose(state, params, step, uniform) → arm, from 0."""
+    update: Callable[..., None]
+    """update(state, params, step, arm, reward)."""
+    state_size: int | Callable[[int], int]
+    """Numbers in `state`, or a function of the number of arms that gives them."""
+    params: Sequence[float] = ()
+    """Settings that the functions are handed."""
+    start: Callable[..., None] | None = None
+    """start(state, params), before a run's first step."""
+    name: str = "own"
+    """What tables and pictures call it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", _check_params(self.name, self.params))
+        for field in ("choose", "update"):
+            _compiled(getattr(self, field), self.name, field)
+        if not callable(self.state_size):
+            _whole(self.name, "state_size", self.state_size, 0)
+
+    def num_state(self, num_arms: int) -> int:
+        """How many numbers its state has."""
+        size = self.state_size(num_arms) if callable(self.state_size) else self.state_size
+        return _whole(self.name, "state_size", size, 0)
+
+    @cached_property
+    def parts(self) -> tuple[Part, Part, Part]:
+        """What the kernels call."""
+        functions = [
+            _compiled(function, self.name, field)
+            for field, function in (
+                ("start", self.start or _start_agent),
+                ("choose", self.choose),
+                ("update", self.update),
+            )
+        ]
+        return _ready(f"agent '{self.name}'", _agent_parts(*functions))
+
+    @property
+    def label(self) -> str:
+        """A short text for a legend."""
+        return self.name
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and its settings, as JSON holds them."""
+        return {"name": self.name, "own": "jitted", "params": list(self.params)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JittedEnvironment:
+    """An environment made of functions for one run, which Numba compiles.
+
+    Arguments are as those of a `JittedAgent`'s functions.
+
+    Raises:
+        ConfigError: what should be a function is none, or a size is no whole number.
+    """
+
+    num_arms: int
+    """k, from 2."""
+    reward: Callable[..., float]
+    """reward(state, params, step, arm, uniform) → a finite number."""
+    mean: Callable[..., float] | None = None
+    """mean(state, params, step, arm) → the arm's true value at this step; without it the share of
+    optimal steps and the regret are unknown (NaN)."""
+    start: Callable[..., None] | None = None
+    """start(state, params, uniform), before a run's first step."""
+    state_size: int = 0
+    """Numbers in `state`."""
+    params: Sequence[float] = ()
+    """Settings that the functions are handed."""
+    name: str = "own"
+    """What tables and pictures call it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", _check_params(self.name, self.params))
+        _whole(self.name, "num_arms", self.num_arms, 2)
+        _whole(self.name, "state_size", self.state_size, 0)
+        _compiled(self.reward, self.name, "reward")
+
+    @cached_property
+    def parts(self) -> tuple[Part, Part, Part]:
+        """What the kernels call."""
+        functions = [
+            _compiled(function, self.name, field)
+            for field, function in (
+                ("start", self.start or _start_environment),
+                ("reward", self.reward),
+                ("mean", self.mean or _unknown),
+            )
+        ]
+        return _ready(f"environment '{self.name}'", _environment_parts(*functions))
+
+    @property
+    def label(self) -> str:
+        """A short text for a legend."""
+        return self.name
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and its settings, as JSON holds them."""
+        return {"name": self.name, "own": "jitted", "params": list(self.params)}
+
+
+@dataclass(frozen=True)
+class PlainAgent:
+    """An agent in plain Python, vectorised over runs.
+
+    Attributes:
+        wrapped: the user's object, with `start(num_runs, num_arms, rng)`, `choose(step)` → int
+            (num_runs,) and `update(step, arm, reward)`.
+    """
+
+    wrapped: Any
+    methods: ClassVar[tuple[str, ...]] = ("start", "choose", "update")
+
+    @property
+    def name(self) -> str:
+        """Its own name, or its class's."""
+        return _name_of(self.wrapped)
+
+    @property
+    def label(self) -> str:
+        """A short text for a legend."""
+        return str(getattr(self.wrapped, "label", self.name))
+
+    def describe(self) -> dict[str, Any]:
+        """Its name."""
+        return {"name": self.name, "own": "plain"}
+
+    def choose(self, step: int, num_runs: int, num_arms: int) -> Any:
+        """Its arms for one step, int32, checked.
+
+        Raises:
+            BanditError: they are none, or out of range.
+        """
+        arms = np.asarray(self.wrapped.choose(step))
+        if arms.shape != (num_runs,) or arms.dtype.kind not in "iu":
+            raise BanditError(
+                f"`choose` of agent '{self.name}' must give whole numbers of shape ({num_runs},), "
+                f"an arm for each run, got {arms.dtype} {arms.shape} at step {step}"
+            )
+        wrong = (arms < 0) | (arms >= num_arms)
+        if wrong.any():
+            raise arm_error(self.name, num_arms, int(arms[wrong][0]), int(wrong.argmax()), step)
+        return arms.astype(np.int32)
+
+
+@dataclass(frozen=True)
+class PlainEnvironment:
+    """An environment in plain Python, vectorised over runs.
+
+    Attributes:
+        wrapped: the user's object, with `num_arms`, `start(num_runs, rng)`, `reward(step, arm)` →
+            float (num_runs,), and `mean(step)` → (num_runs, num_arms) if it knows true values.
+    """
+
+    wrapped: Any
+    methods: ClassVar[tuple[str, ...]] = ("start", "reward")
+
+    def __post_init__(self) -> None:
+        _whole(self.name, "num_arms", getattr(self.wrapped, "num_arms", None), 2)
+
+    @property
+    def num_arms(self) -> int:
+        """k."""
+        return int(self.wrapped.num_arms)
+
+    @property
+    def name(self) -> str:
+        """Its own name, or its class's."""
+        return _name_of(self.wrapped)
+
+    @property
+    def label(self) -> str:
+        """A short text for a legend."""
+        return str(getattr(self.wrapped, "label", self.name))
+
+    def describe(self) -> dict[str, Any]:
+        """Its name."""
+        return {"name": self.name, "own": "plain"}
+
+    def reward(self, step: int, arms: Any) -> Any:
+        """Rewards of one step, float32, checked.
+
+        Raises:
+            BanditError: they are of another shape, or not finite.
+        """
+        given = np.asarray(self.wrapped.reward(step, arms))
+        if given.shape != arms.shape or given.dtype.kind not in "iufb":
+            raise BanditError(
+                f"`reward` of environment '{self.name}' must give numbers of shape {arms.shape}, "
+                f"got {given.dtype} {given.shape} at step {step}"
+            )
+        rewards = given.astype(np.float32)
+        wrong = ~np.isfinite(rewards)
+        if wrong.any():
+            run = int(wrong.argmax())
+            raise reward_error(self.name, float(rewards[run]), run, step, int(arms[run]))
+        return rewards
+
+    def values(self, step: int, num_runs: int) -> Any:
+        """True values of one step, float32 (num_runs, k), or None if it knows none.
+
+        Raises:
+            BanditError: they are of another shape.
+        """
+        mean = getattr(self.wrapped, "mean", None)
+        if mean is None:
+            return None
+        values = np.asarray(mean(step), np.float32)
+        if values.shape != (num_runs, self.num_arms):
+            raise BanditError(
+                f"`mean` of environment '{self.name}' must give shape {(num_runs, self.num_arms)}, "
+                f"got {values.shape} at step {step}"
+            )
+        return values
+
+
+def _name_of(wrapped: Any) -> str:
+    return str(getattr(wrapped, "name", type(wrapped).__name__))
+
+
+def adopted(
+    given: Any, known: tuple[type, ...], kind: type[PlainAgent] | type[PlainEnvironment]
+) -> Any:
+    """What runs: one of ours as it is, a user's plain object wrapped, with a word on its speed.
+
+    Raises:
+        BanditError: it is neither.
+    """
+    if isinstance(given, (*known, kind)):
+        return given
+    what = "agent" if kind is PlainAgent else "environment"
+    missing = [name for name in kind.methods if not callable(getattr(given, name, None))]
+    if missing or isinstance(given, type):
+        hint = (
+            f"its class {given.__name__}: make one" if isinstance(given, type) else repr(given)[:80]
+        )
+        raise BanditError(
+            f"an {what} must be one of hotloop.bandits', a Jitted{what.capitalize()}, or an object "
+            f"with the methods {', '.join(kind.methods)}; got {hint}"
+        )
+    wrapped = kind(given)
+    warnings.warn(
+        f"{what} '{wrapped.name}' is plain Python and runs at NumPy's speed, some 10 to 100 times "
+        "slower "
+        f"than a Jitted{what.capitalize()}",
+        BanditSpeedWarning,
+        stacklevel=4,
+    )
+    return wrapped
+
+
+def arm_error(name: str, num_arms: int, arm: float, run: int, step: int) -> BanditError:
+    """An agent took an arm that is not there."""
+    return BanditError(
+        f"agent '{name}' took arm {arm:g} at step {step} of run {run}, but arms go from 0 to "
+        f"{num_arms - 1}: mend its `choose`"
+    )
+
+
+def reward_error(
+    name: str, reward: float, run: int, step: int, arm: int | None = None
+) -> BanditError:
+    """An environment gave NaN or infinity."""
+    which = "" if arm is None else f" for arm {arm}"
+    return BanditError(
+        f"environment '{name}' gave the reward {reward:g}{which} at step {step} of run {run}: a "
+        "reward must be a finite number (of float32's range); mend its `reward`"
+    )
