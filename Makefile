@@ -11,6 +11,8 @@ DEMO := runs/demo
 # (virtualenv, unused here) contradicts constraints.txt; the second line has those that it imports.
 REPLAY_PEERS := cpprb pybind11 sumtree torchrl \
 	deepdiff h5py overrides pandas pettingzoo sensai-utils
+# And bandits. SMPyBandits comes without its requirements: those that it imports come with MABWiser.
+BANDIT_PEERS := EpsilonGreedy mabwiser omegaconf 'pymab; python_version >= "3.11"'
 
 ifeq ($(shell command -v $(PYTHON)),)
 PYTHON := python3
@@ -44,8 +46,9 @@ lint: $(VENV)/installed
 
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt stable-baselines3 $(REPLAY_PEERS)
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps tianshou
+	$(BIN)/pip install --quiet --constraint constraints.txt stable-baselines3 $(REPLAY_PEERS) \
+		$(BANDIT_PEERS)
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps tianshou SMPyBandits
 	$(BIN)/python -m bench timing
 	$(BIN)/python -m bench train --env-id CartPole-v1
 	$(BIN)/python -m bench train --env-id CartPole-v1 --repeats 3 --compile auto --cold
@@ -54,6 +57,7 @@ bench: $(VENV)/installed
 	$(BIN)/python -m bench curves --env-id HalfCheetah-v5 --seeds 20
 	$(BIN)/python -m bench learning
 	$(BIN)/python -m bench replay
+	$(BIN)/python -m bench bandit
 
 wheel: $(VENV)/installed
 	rm -rf dist

@@ -11,6 +11,7 @@ BENCHES = {
     "learning": "does it learn: trainings over seeds, evaluated",
     "timing": "what one span costs, beside other ways to time a scope",
     "replay": "replay buffers, beside the peers and the O(N) ways",
+    "bandit": "bandits: a post's program, its fixes, peers, and the kernels",
     "tanh": "find the coefficients of the compiled tanh",
     "tables": "write the README's tables from bench/results",
 }

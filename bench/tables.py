@@ -261,6 +261,169 @@ REPLAY_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
 }
 
 
+def _times(ratio: float) -> str:
+    return f"{ratio:,.{0 if ratio >= 20 else 1 if ratio >= 2 else 2}f}"
+
+
+def _reward(reward: dict[str, float]) -> str:
+    return f"{reward['mean']:.3f} ± {reward['se']:.3f}"
+
+
+def _about(way: dict[str, Any]) -> str:
+    return f"{way['about']}; it {way['remark']}" if way.get("remark") else way["about"]
+
+
+def bandit_story_table() -> str:
+    """The story's versions, what else one might write, the peers, and ours."""
+    result = storage.load("bandit_seed")
+    point = f"{result['runs']:,} runs × {result['steps']:,} steps, s"
+    head = ["way", point, "runs a call", "a run and step, ns", "times ours", "average reward"]
+    rows = [[*head, "its author"]]
+    for name, way in result["ways"].items():
+        published = result["published"].get(name, "")
+        if "missing" in way:
+            rows.append([_about(way), _why(way["missing"]), "", "", "", "", published])
+            continue
+        rows.append(
+            [
+                _about(way),
+                _scaled(way["point"], 1.0) if way["point"]["median"] >= 1 else _small(way["point"]),
+                f"{way['runs_a_call']:,}",
+                _scaled(way["ns"], 1.0),
+                _times(way["times_hotloop"]) if "times_hotloop" in way else "–",
+                _reward(way["reward"]) + ("" if way.get("agrees", True) else " (differs)"),
+                published,
+            ]
+        )
+    return _rows(*rows)
+
+
+def _small(figure: dict[str, float]) -> str:
+    """Seconds below one, to three digits."""
+    return f"{figure['median']:.3g} ({figure['min']:.3g}–{figure['max']:.3g})"
+
+
+def bandit_short_table() -> str:
+    """The story's first and last, the nearest contenders, ours on one thread and on two."""
+    result = storage.load("bandit_seed")
+    ways = {name: way for name, way in result["ways"].items() if "ns" in way}
+    peers = [name for name, way in ways.items() if way["kind"] == "peer"]
+    fastest = min(peers, key=lambda name: ways[name]["ns"]["median"], default="")
+    names = ["configuration_objects", "lazy_messages", fastest, "numpy_over_runs", "numba_loop"]
+    point = f"{result['runs']:,} runs × {result['steps']:,} steps, s"
+    rows = [["", "a run and step, ns", point, "times ours"]]
+    for name in (*names, "hotloop", "hotloop_two"):
+        if name in ways:
+            way = ways[name]
+            about = f"the fastest library: {way['about']}" if name == fastest else way["about"]
+            ratio = _times(way["times_hotloop"]) if "times_hotloop" in way else ""
+            rows.append([about, _scaled(way["ns"], 1.0), f"{way['point']['median']:.3g}", ratio])
+    return _rows(*rows)
+
+
+def bandit_speed_table() -> str:
+    """Every agent on one thread."""
+    rows = [
+        ["agent", "environment", "alone, ns", "compared, ns each", "settings", "average reward"]
+    ]
+    for case in storage.load("bandit_speed")["cases"].values():
+        alone, compared = case["alone"], case.get("compared")
+        rows.append(
+            [
+                case["about"],
+                case["environment"],
+                _why(alone["missing"]) if "missing" in alone else _scaled(alone, 1.0),
+                _scaled(compared, 1.0),
+                str(case["settings"]) if compared else "",
+                "" if "missing" in alone else _reward(case["reward"]),
+            ]
+        )
+    return _rows(*rows)
+
+
+def bandit_scaling_table() -> str:
+    """Speed-up by number of threads or processes."""
+    result = storage.load("bandit_scaling")
+    ways = result["ways"].values()
+    numbers = sorted({int(number) for way in ways for number in way.get("points", ())})
+    ups = (f"speed-up of {number}" for number in numbers[1:])
+    rows = [["", "runs", "one, s", *ups, "serial share"]]
+    for way in ways:
+        row = [way["about"], f"{way['runs']:,}"]
+        if "missing" in way:
+            rows.append([*row, _why(way["missing"]), *[""] * len(numbers)])
+            continue
+        points = way["points"]
+        row.append(_small(points["1"]["seconds"]))
+        for number in numbers[1:]:
+            up = points.get(str(number), {}).get("speed_up")
+            row.append(_scaled(up, 1.0))
+        rows.append([*row, f"{way['serial_share']:.1%}"])
+    return _rows(*rows)
+
+
+def bandit_start_table() -> str:
+    """What a process pays before its first result."""
+    result = storage.load("bandit_start")
+    names = {
+        "imports": "imports, s",
+        "first_result": "first result, s",
+        "process": "the whole process, s",
+        "command": "`hotloop bandit run`, s",
+    }
+    rows = [["compiled functions' cache", *names.values()]]
+    for kind, about in {"cold": "empty", "warm": "filled"}.items():
+        rows.append([about, *(_scaled(result[kind].get(name), 1.0) for name in names)])
+    return _rows(*rows)
+
+
+def bandit_memory_table() -> str:
+    """The most that a process held."""
+    result = storage.load("bandit_memory")
+    rows = [["runs", "steps", "peak memory, MiB", "of it by importing, MiB", "s"]]
+    for point in result["points"]:
+        sizes = (point[name] / 2**20 for name in ("peak_bytes", "imported_bytes"))
+        cells = (f"{point['runs']:,}", f"{result['steps']:,}", *(f"{size:.0f}" for size in sizes))
+        rows.append([*cells, f"{point['seconds']:.2f}"])
+    return _rows(*rows)
+
+
+def bandit_exercise_table() -> str:
+    """Exercise 2.11: regret per step of every setting."""
+    result = storage.load("bandit_exercise")
+    rows = [["setting", "reward a step", "regret a step", "regret, in float64 over 200 runs"]]
+    for row in result["rows"]:
+        known = row.get("reference", {}).get("regret_per_step")
+        regret = f"{row['regret_per_step']:.3f}"
+        rows.append(
+            [row["label"], _reward(row["reward"]), regret, "" if known is None else f"{known:g}"]
+        )
+    size = f"{result['runs']:,} runs × {result['steps']:,} steps × {result['settings']} settings"
+    took = f"{result['seconds']:.0f} s on {result['cores']} cores"
+    return f"{size}: {took}, {result['ns']:.1f} ns a run and step.\n\n{_rows(*rows)}"
+
+
+def bandit_grid_table() -> str:
+    """What a grid's bookkeeping costs."""
+    result = storage.load("bandit_grid")
+    head = ["points", "runs", "steps", "s", "of it in kernels"]
+    sizes = [f"{result[name]:,}" for name in ("points", "runs", "steps")]
+    share = result["kernel_share"]
+    spread = f"{share['median']:.1%} ({share['min']:.1%}–{share['max']:.1%})"
+    return _rows(head, [*sizes, _scaled(result["wall"], 1.0), spread])
+
+
+BANDIT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "bandit story": ("bandit_seed", bandit_story_table),
+    "bandit speed": ("bandit_speed", bandit_speed_table),
+    "bandit scaling": ("bandit_scaling", bandit_scaling_table),
+    "bandit start": ("bandit_start", bandit_start_table),
+    "bandit memory": ("bandit_memory", bandit_memory_table),
+    "bandit grid": ("bandit_grid", bandit_grid_table),
+    "bandit exercise": ("bandit_exercise", bandit_exercise_table),
+}
+
+
 def timing_tree(run: Path) -> str:
     """The timing tree of a run."""
     from hotloop import timing
@@ -293,6 +456,12 @@ def main() -> int:
     for name, (result, table) in REPLAY_TABLES.items():
         if (storage.RESULTS / f"{result}.json").exists():
             replace(ROOT / "docs" / "replay-speed.md", name, table())
+    has_place = "<!-- bandit short -->" in (ROOT / "README.md").read_text()
+    if has_place and (storage.RESULTS / "bandit_seed.json").exists():
+        replace(ROOT / "README.md", "bandit short", bandit_short_table())
+    for name, (result, table) in BANDIT_TABLES.items():
+        if (storage.RESULTS / f"{result}.json").exists():
+            replace(ROOT / "docs" / "bandit-speed.md", name, table())
     if options.run:
         replace(ROOT / "README.md", "timing tree", timing_tree(options.run))
         shutil.copyfile(options.run / "learning_curve.png", ROOT / "docs" / "cartpole.png")

@@ -5,6 +5,9 @@ Needs NumPy and Numba, and matplotlib for pictures: `pip install 'hotloop[bandit
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from hotloop.bandits.agents import (
     AGENTS,
     EXP3,
@@ -29,9 +32,13 @@ from hotloop.bandits.environments import (
     LinearContextual,
     RandomWalk,
 )
-from hotloop.bandits.own import BanditSpeedWarning, JittedAgent, JittedEnvironment
 from hotloop.bandits.results import Comparison, Estimate, Result, Sums
-from hotloop.bandits.running import chunk_sums, compare, run
+
+if TYPE_CHECKING:
+    from hotloop.bandits.figures import BookFigure, book_figure
+    from hotloop.bandits.grid import Grid, GridTable
+    from hotloop.bandits.own import BanditSpeedWarning, JittedAgent, JittedEnvironment
+    from hotloop.bandits.running import chunk_sums, compare, run
 
 __all__ = [
     "AGENTS",
@@ -46,12 +53,15 @@ __all__ = [
     "BanditSpeedWarning",
     "Bernoulli",
     "BetaThompson",
+    "BookFigure",
     "Comparison",
     "EpsilonGreedy",
     "Estimate",
     "Gaussian",
     "GaussianThompson",
     "Gradient",
+    "Grid",
+    "GridTable",
     "JittedAgent",
     "JittedEnvironment",
     "LinTS",
@@ -61,7 +71,28 @@ __all__ = [
     "RandomWalk",
     "Result",
     "Sums",
+    "book_figure",
     "chunk_sums",
     "compare",
     "run",
 ]
+
+# What needs Numba is loaded when it is first used: `hotloop bandit --help` must not import it.
+_COMPILED = {
+    "BookFigure": "figures",
+    "book_figure": "figures",
+    "Grid": "grid",
+    "GridTable": "grid",
+    "BanditSpeedWarning": "own",
+    "JittedAgent": "own",
+    "JittedEnvironment": "own",
+    "chunk_sums": "running",
+    "compare": "running",
+    "run": "running",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _COMPILED:
+        return getattr(importlib.import_module(f"hotloop.bandits.{_COMPILED[name]}"), name)
+    raise AttributeError(f"module 'hotloop.bandits' has no attribute '{name}'")

@@ -14,6 +14,8 @@ import numpy as np
 
 from hotloop.errors import ConfigError
 
+_LARGEST = 1e30  # what float32 holds, with room for sums
+
 
 def number(
     owner: str,
@@ -30,8 +32,8 @@ def number(
         ConfigError: it is not.
     """
     is_number = isinstance(value, (int, float, np.integer, np.floating))
-    is_good = is_number and not isinstance(value, bool) and math.isfinite(value)
-    if is_good and low <= value <= high and not (above and value == low):
+    is_good = is_number and not isinstance(value, bool) and abs(value) < math.inf
+    if is_good and abs(value) < _LARGEST and low <= value <= high and not (above and value == low):
         return
     limits = [f"{'above' if above else 'from'} {low:g}"] * (low > -math.inf)
     limits += [f"{'up' if limits else 'of up'} to {high:g}"] * (high < math.inf)
@@ -49,6 +51,8 @@ class Described:
         """Its name and its settings, as JSON holds them."""
         return {"name": self.name} | {one.name: getattr(self, one.name) for one in fields(self)}
 
+    title: ClassVar[str] = ""  # its name as people write it
+
     @property
     def label(self) -> str:
         """A short text for a legend: its name, and the settings that are not the usual ones."""
@@ -57,10 +61,12 @@ class Described:
             for one in fields(self)
             if one.default is not getattr(self, one.name) and one.default != getattr(self, one.name)
         ]
-        return ", ".join([self.name, *changed])
+        return ", ".join([self.title or self.name, *changed])
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(_short, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -175,6 +181,7 @@ class UCB1(Described):
     """
 
     name: ClassVar[str] = "ucb1"
+    title: ClassVar[str] = "UCB1"
     scale: float = math.sqrt(2.0)
     """What the confidence radius is multiplied by, from 0."""
 
@@ -225,6 +232,7 @@ class GaussianThompson(Described):
     """
 
     name: ClassVar[str] = "gaussian-thompson"
+    title: ClassVar[str] = "Thompson (Gaussian)"
     prior_mean: float = 0.0
     """Mean of the prior."""
     prior_std: float = 1.0
@@ -247,6 +255,7 @@ class BetaThompson(Described):
     """
 
     name: ClassVar[str] = "beta-thompson"
+    title: ClassVar[str] = "Thompson (Beta)"
     prior_alpha: float = 1.0
     """α of the prior, above 0."""
     prior_beta: float = 1.0
@@ -269,6 +278,7 @@ class KLUCB(Described):
     """
 
     name: ClassVar[str] = "kl-ucb"
+    title: ClassVar[str] = "KL-UCB"
     c: float = 0.0
     """Weight of ln ln n, from 0."""
 
@@ -289,6 +299,7 @@ class EXP3(Described):
     """
 
     name: ClassVar[str] = "exp3"
+    title: ClassVar[str] = "EXP3"
     gamma: float = 0.1
     """γ in (0, 1]."""
 
@@ -304,6 +315,7 @@ class MOSS(Described):
     """
 
     name: ClassVar[str] = "moss"
+    title: ClassVar[str] = "MOSS"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,6 +329,7 @@ class LinUCB(Described):
     """
 
     name: ClassVar[str] = "lin-ucb"
+    title: ClassVar[str] = "LinUCB"
     alpha: float = 1.0
     """Degree of exploration, from 0."""
     ridge: float = 1.0
@@ -338,6 +351,7 @@ class LinTS(Described):
     """
 
     name: ClassVar[str] = "lin-ts"
+    title: ClassVar[str] = "LinTS"
     scale: float = 1.0
     """v, from 0."""
     ridge: float = 1.0

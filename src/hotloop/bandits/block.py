@@ -119,7 +119,7 @@ class Block:
             words[word] = memory.address + offset
         if plan is None:
             return memory
-        has_padding = plan.parts[1] in (parts.advance_walk, parts.advance_abrupt)
+        has_padding = plan.parts[1] is parts.advance_abrupt  # drawn four by four
         stride = 4 * LANES * (rows if has_padding else self.num_arms)
         words[layout.VALUES_STRIDE] = stride if plan.has_walk else 0
         words[layout.BEST_STRIDE] = 4 * LANES if plan.has_walk else 0

@@ -175,7 +175,11 @@ class Adversarial(Described):
                 f"`rewards` of {self.name} must have shape (T, k), a row a step, got "
                 f"{rewards.shape}"
             )
-        _check_arms(self.name, rewards.shape[1])
+        if rewards.shape[1] < 2 or rewards.shape[1] > MAX_ARMS:
+            raise ConfigError(
+                f"`rewards` of {self.name} must have 2 to {MAX_ARMS} columns, one for each arm, "
+                f"got {rewards.shape[1]}"
+            )
         if not np.isfinite(rewards).all():
             step, arm = np.argwhere(~np.isfinite(rewards))[0]
             raise ConfigError(

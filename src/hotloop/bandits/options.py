@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -30,7 +31,7 @@ def value_of(text: str) -> int | float | bool | None:
         return _WORDS[stripped.lower()]
     try:
         if match := _POWER.fullmatch(stripped):
-            return float(match[1]) ** float(match[2])
+            return math.pow(float(match[1]), float(match[2]))
         if match := _RATIO.fullmatch(stripped):
             return float(match[1]) / float(match[2])
         try:
@@ -106,9 +107,9 @@ def _value(field: str, value: Any) -> Any:
         return tuple(value)
     if not isinstance(value, str):
         return value
-    if field == "means" and value.lower() != "none":
-        return tuple(value_of(part) for part in value.split(","))
     try:
+        if field == "means" and value.lower() != "none":
+            return tuple(value_of(part) for part in value.split(","))
         return value_of(value)
     except ConfigError as error:
         raise ConfigError(f"`{field}`: {error}") from None

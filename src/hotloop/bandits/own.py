@@ -26,8 +26,8 @@ from hotloop.bandits.kernels.layout import (
     FAULT_STEP,
     FAULT_VALUE,
     FRAME,
-    LANES,
     NUM_ARMS,
+    NUM_RUNS,
     PARAMETERS,
     REWARD,
     STATE,
@@ -99,8 +99,8 @@ def _params_of(owner: int) -> Any:
 
 def _agent_parts(start: Any, choose: Any, update: Any) -> tuple[Part, Part, Part]:
     def start_own(agent, step):  # type: ignore[no-untyped-def]
-        params = _params_of(agent)
-        for i in range(LANES):
+        frame, params = load_i64(agent, FRAME), _params_of(agent)
+        for i in range(load_i64(frame, NUM_RUNS)):
             state = _state_of(agent, i)
             state[:] = 0.0
             start(state, params)
@@ -108,7 +108,7 @@ def _agent_parts(start: Any, choose: Any, update: Any) -> tuple[Part, Part, Part
     def choose_own(agent, step):  # type: ignore[no-untyped-def]
         frame, params, uniform = load_i64(agent, FRAME), _params_of(agent), np.empty(4)
         num_arms = load_i64(frame, NUM_ARMS)
-        for i in range(LANES):
+        for i in range(load_i64(frame, NUM_RUNS)):
             _put_uniform(frame, i, step, OWN_AGENT_STREAM, uniform)
             arm = choose(_state_of(agent, i), params, step + 1, uniform)
             if not 0 <= arm < num_arms:
@@ -119,7 +119,7 @@ def _agent_parts(start: Any, choose: Any, update: Any) -> tuple[Part, Part, Part
 
     def update_own(agent, step):  # type: ignore[no-untyped-def]
         frame, params = load_i64(agent, FRAME), _params_of(agent)
-        for i in range(LANES):
+        for i in range(load_i64(frame, NUM_RUNS)):
             arm, reward = i64(load_i32(frame + ARM, i)), f64(load_f32(frame + REWARD, i))
             update(_state_of(agent, i), params, step + 1, arm, reward)
 
@@ -131,7 +131,7 @@ def _environment_parts(start: Any, reward: Any, mean: Any) -> tuple[Part, Part, 
     def start_own(environment, step):  # type: ignore[no-untyped-def]
         frame, params = load_i64(environment, FRAME), _params_of(environment)
         uniform = np.empty(4)
-        for i in range(LANES):
+        for i in range(load_i64(frame, NUM_RUNS)):
             state = _state_of(environment, i)
             state[:] = 0.0
             _put_uniform(frame, i, _AT_START, OWN_ENVIRONMENT_STREAM, uniform)
@@ -144,7 +144,7 @@ def _environment_parts(start: Any, reward: Any, mean: Any) -> tuple[Part, Part, 
             load_i64(frame, NUM_ARMS),
             np.empty(4),
         )
-        for i in range(LANES):
+        for i in range(load_i64(frame, NUM_RUNS)):
             state, arm = _state_of(environment, i), i64(load_i32(frame + ARM, i))
             top = -math.inf
             for other in range(num_arms):
@@ -239,8 +239,9 @@ class JittedAgent:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", _check_params(self.name, self.params))
-        for field in ("choose", "update"):
-            _compiled(getattr(self, field), self.name, field)
+        for field in ("choose", "update", "start"):
+            if field != "start" or self.start is not None:
+                _compiled(getattr(self, field), self.name, field)
         if not callable(self.state_size):
             _whole(self.name, "state_size", self.state_size, 0)
 
@@ -302,7 +303,9 @@ class JittedEnvironment:
         object.__setattr__(self, "params", _check_params(self.name, self.params))
         _whole(self.name, "num_arms", self.num_arms, 2)
         _whole(self.name, "state_size", self.state_size, 0)
-        _compiled(self.reward, self.name, "reward")
+        for field in ("reward", "mean", "start"):
+            if field == "reward" or getattr(self, field) is not None:
+                _compiled(getattr(self, field), self.name, field)
 
     @cached_property
     def parts(self) -> tuple[Part, Part, Part]:

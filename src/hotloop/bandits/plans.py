@@ -97,9 +97,12 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
         is_books = isinstance(agent, UCB)
         step_size = (agent.step_size or 0.0) if isinstance(agent, UCB) else 0.0
         scale = agent.c if isinstance(agent, UCB) else agent.scale
+        roots = np.ones(num_steps + 1, np.float32)
+        roots[1:] = np.arange(1, num_steps + 1) ** -0.5
         return Plan(
             parts=(values.start_ucb, values.choose_ucb, values.update_ucb),
-            parameters=(float(step_size), 0.0, float(scale), int(not is_books)),
+            parameters=(float(step_size), 0.0, float(scale), int(not is_books), roots.ctypes.data),
+            arrays=(roots,),
             state_bytes=(values.STATE_BYTES + 4) * rows,
         )
     if isinstance(agent, MOSS):
@@ -109,12 +112,12 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
         table = radii.astype(np.float32)
         return Plan(
             parts=(values.start_moss, values.choose_moss, values.update_moss),
-            parameters=(0.0, 0.0, table.ctypes.data),
+            parameters=(0.0, 0.0, 0.0, 0, table.ctypes.data),
             state_bytes=values.STATE_BYTES * rows,
             arrays=(table,),
         )
     if isinstance(agent, (Gradient, EXP3)):
-        size = softmax.STATE_BYTES_ARM * arms + softmax.STATE_BYTES_LANE * LANES
+        size = softmax.STATE_BYTES_ARM * rows + softmax.STATE_BYTES_LANE * LANES
         if isinstance(agent, Gradient):
             return Plan(
                 parts=(softmax.start_softmax, softmax.choose_gradient, softmax.update_gradient),

@@ -21,7 +21,7 @@ import numpy as np
 from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
 from hotloop.bandits.options import agent_from_description, environment_from_description
-from hotloop.errors import BanditError, nearest
+from hotloop.errors import BanditError, ConfigError, UnknownNameError, nearest
 from hotloop.files import written_whole
 from hotloop.types import Array
 
@@ -137,7 +137,8 @@ class Result:
         sums: what everything else is made from.
         final_regrets: float64, the regret of the first runs at their end (8192 of them at most),
             for their distribution.
-        elapsed_s: seconds that it took.
+        elapsed_s: seconds that playing took; several agents share theirs evenly.
+        prepare_s: seconds before that: compiling, or loading what was compiled.
     """
 
     agent: Agent
@@ -150,6 +151,7 @@ class Result:
     sums: Sums = field(repr=False)
     final_regrets: Array = field(default_factory=lambda: np.empty(0), repr=False)
     elapsed_s: float = math.nan
+    prepare_s: float = math.nan
 
     @classmethod
     def from_sums(cls, sums: Sums, **about: Any) -> Result:
@@ -242,13 +244,22 @@ class Result:
         """Nanoseconds a run and step, on the clock."""
         return self.elapsed_s * 1e9 / (self.num_runs * self.num_steps)
 
+    def _environment_in_short(self) -> dict[str, Any]:
+        about = dict(self.environment.describe())
+        if "rewards" in about:  # a matrix of any size
+            about["rewards"] = (
+                f"{len(self.environment.rewards)} steps, {self.environment.num_arms} arms"
+            )
+        return about
+
     def to_dict(self, *, curves: bool = False) -> dict[str, Any]:
         """What JSON can hold: settings and estimates, NaN as null; the curves too if asked for."""
         about: dict[str, Any] = {
             "agent": self.agent.describe(),
-            "environment": self.environment.describe(),
+            "environment": self._environment_in_short(),
             **{name: getattr(self, name) for name in _SETTINGS},
             "elapsed_s": _finite(self.elapsed_s),
+            "prepare_s": _finite(self.prepare_s),
             "ns_per_step": _finite(self.ns_per_step),
         }
         for quantity in QUANTITIES:
@@ -280,7 +291,7 @@ class Result:
                     "keep `result.sums.to_bytes()` and make the result from it with "
                     "`Result.from_sums`"
                 )
-        about |= {name: getattr(self, name) for name in (*_SETTINGS, "elapsed_s")}
+        about |= {name: getattr(self, name) for name in (*_SETTINGS, *_TIMES)}
         with written_whole(path) as aside, open(aside, "wb") as file:
             np.savez(
                 file,
@@ -308,24 +319,28 @@ class Result:
                 f"{path} is no result of `hotloop bandit run --save`, or it is cut short "
                 f"({error}): run it again"
             ) from error
-        if about.get("format") != FORMAT:
+        if not isinstance(about, dict) or "format" not in about:
+            raise BanditError(f"{path} is no result of `hotloop bandit run --save`: run it again")
+        if about["format"] != FORMAT:
             raise BanditError(
-                f"{path} is a result of format {about.get('format')}, this version of hotloop "
+                f"{path} is a result of format {about['format']}, this version of hotloop "
                 f"reads {FORMAT}: run it again"
             )
-        about["agent"] = agent_from_description(about["agent"])
-        about["environment"] = environment_from_description(about["environment"])
-        settings = {name: about[name] for name in _SETTINGS if name != "num_runs"}
-        return cls.from_sums(
-            Sums.from_bytes(sums),
-            agent=about["agent"],
-            environment=about["environment"],
-            final_regrets=regrets,
-            elapsed_s=about["elapsed_s"],
-            **settings,
-        )
+        try:
+            return cls.from_sums(
+                Sums.from_bytes(sums),
+                agent=agent_from_description(about["agent"]),
+                environment=environment_from_description(about["environment"]),
+                final_regrets=regrets,
+                **{name: about[name] for name in (*_SETTINGS, *_TIMES) if name != "num_runs"},
+            )
+        except (KeyError, TypeError, ConfigError, UnknownNameError) as error:
+            raise BanditError(
+                f"{path} was changed, or is of another version of hotloop ({error}): run it again"
+            ) from error
 
 
+_TIMES = ("elapsed_s", "prepare_s")
 _SETTINGS = ("seed", "num_runs", "num_steps", "steps_per_point", "late_steps")
 
 
@@ -338,11 +353,13 @@ class Comparison:
         products: float64, (agents, agents, 5): the sums over runs of the products of two agents'
             quantities, which a paired difference needs.
         elapsed_s: seconds that all took together.
+        prepare_s: seconds before that: compiling, or loading what was compiled.
     """
 
     results: tuple[Result, ...]
     products: Array = field(repr=False)
     elapsed_s: float = math.nan
+    prepare_s: float = math.nan
 
     def difference(self, one: int, other: int, quantity: str = "mean_reward") -> Estimate:
         """How much more of a quantity agent `one` got than agent `other`, run by run.
@@ -376,7 +393,11 @@ class Comparison:
                 for quantity in QUANTITIES
             }
             results.append(about)
-        return {"elapsed_s": _finite(self.elapsed_s), "results": results}
+        return {
+            "elapsed_s": _finite(self.elapsed_s),
+            "prepare_s": _finite(self.prepare_s),
+            "results": results,
+        }
 
 
 def _row(quantity: str) -> int:

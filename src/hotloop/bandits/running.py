@@ -40,7 +40,7 @@ KERNEL_VERSION = 1  # raised whenever any number that comes out could change
 BLOCK = LANES
 CHUNK = 8 * BLOCK
 MAX_FINAL_REGRETS = 8192
-_MAX_RUNS = 2**32 - CHUNK
+MAX_RUNS = 2**32 - CHUNK
 _PIECE = 8_000_000  # agents × runs × steps between two looks at whether to stop: some 0.1 s
 
 Progress = Callable[[int, int], None]
@@ -114,6 +114,7 @@ class _Game:
     def __init__(
         self, agents: Sequence[Agent], environment: Environment, settings: Settings
     ) -> None:
+        """Compiles what is needed, or loads it from the cache."""
         self.agents, self.environment, self.settings = agents, environment, settings
         self.is_plain = isinstance(environment, PlainEnvironment) or any(
             isinstance(agent, PlainAgent) for agent in agents
@@ -125,6 +126,7 @@ class _Game:
             _NOTHING if isinstance(agent, PlainAgent) else plan_agent(agent, environment, steps)
             for agent in agents
         ]
+        self.spare = [self.block()]
 
     def block(self) -> Block:
         return Block(
@@ -271,16 +273,15 @@ def _play_over_threads(
 ) -> tuple[_Folded, Array]:
     """All blocks; at most a few per thread are on their way, so memory does not grow with runs."""
     fold, regrets = _Fold(), []
-    spare: list[Block] = [game.block()]  # compiles what is needed, in this thread
     jobs = _blocks_of(num_runs)
 
     def play(first: int, num: int) -> tuple[_Folded, Array] | None:
         try:
-            block = spare.pop()
+            block = game.spare.pop()
         except IndexError:
             block = game.block()
         played = _play_block(game, block, first, num, watch.note)
-        spare.append(block)
+        game.spare.append(block)
         return played
 
     with ThreadPoolExecutor(threads) as pool:
@@ -310,15 +311,13 @@ def _play_over_threads(
 def _play_here(game: _Game, first_run: int, num_runs: int, watch: _Watch) -> tuple[_Folded, Array]:
     """Chunks one after another on the calling thread."""
     fold, late = _Fold(), []
-    block = None if game.is_plain else game.block()
     for first in range(first_run, first_run + num_runs, CHUNK):
         num = min(CHUNK, first_run + num_runs - first)
         if game.is_plain:
             played = _play_plain(game, first, num, lambda steps: watch.note(steps) or True)
         else:
-            assert block is not None
             played = [
-                _play_block(game, block, first + offset, runs, watch.note)
+                _play_block(game, game.spare[0], first + offset, runs, watch.note)
                 for _, offset, runs in _blocks_of(num)
             ]
         watch.tell()
@@ -402,13 +401,14 @@ def compare(
         ConfigError: a setting makes no sense, or an agent can't play in that environment.
         BanditError: a user's own agent or environment gives what is impossible.
     """
-    started = time.perf_counter()
+    began = time.perf_counter()
     agents, environment = _adopt(agents, environment)
-    settings = _settings(seed, num_steps, late_steps, steps_per_point, arm_shares)
-    _whole("num_runs", num_runs, 1, _MAX_RUNS)
-    threads = _whole("threads", available_cores() if threads is None else threads, 1, 1024)
+    settings = settings_from(seed, num_steps, late_steps, steps_per_point, arm_shares)
+    num_runs = whole("num_runs", num_runs, 1, MAX_RUNS)
+    threads = whole("threads", available_cores() if threads is None else threads, 1, 1024)
     games = _games(agents, environment, settings)
-    watch = _Watch(num_runs * num_steps * len(agents), on_progress)
+    started = time.perf_counter()
+    watch = _Watch(num_runs * settings.num_steps * len(agents), on_progress)
     played = [
         _play_here(game, 0, num_runs, watch)
         if game.is_plain
@@ -424,12 +424,13 @@ def compare(
             one,
             agent=agent,
             environment=environment,
-            seed=seed,
-            num_steps=num_steps,
+            seed=settings.seed,
+            num_steps=settings.num_steps,
             steps_per_point=settings.steps_per_point,
             late_steps=settings.late_steps,
             final_regrets=final[:MAX_FINAL_REGRETS],
             elapsed_s=elapsed_s / len(agents),
+            prepare_s=(started - began) / len(agents),
         )
         for one, agent, final in zip(sums, agents, np.concatenate(regrets), strict=True)
     )
@@ -438,7 +439,9 @@ def compare(
         products = np.full((len(agents), len(agents), 5), np.nan)
         for which, one in enumerate(folded):
             products[which, which] = one.products[0, 0]
-    return Comparison(results=results, products=products, elapsed_s=elapsed_s)
+    return Comparison(
+        results=results, products=products, elapsed_s=elapsed_s, prepare_s=started - began
+    )
 
 
 def chunk_sums(
@@ -473,9 +476,9 @@ def chunk_sums(
         ConfigError: a setting makes no sense.
     """
     agents, environment = _adopt(agents, environment)
-    settings = _settings(seed, num_steps, late_steps, steps_per_point, False)
-    _whole("num_runs", num_runs, 1, CHUNK)
-    if _whole("first_run", first_run, 0, _MAX_RUNS) % CHUNK:
+    settings = settings_from(seed, num_steps, late_steps, steps_per_point, False)
+    whole("num_runs", num_runs, 1, CHUNK)
+    if whole("first_run", first_run, 0, MAX_RUNS) % CHUNK:
         raise ConfigError(f"`first_run` must be a multiple of {CHUNK}, got {first_run}")
     watch = _Watch(0, None)
     played = [
@@ -515,27 +518,37 @@ def _games(agents: Sequence[Agent], environment: Environment, settings: Settings
     return [_Game(agents, environment, settings)]
 
 
-def _settings(
+def settings_from(
     seed: int,
     num_steps: int,
     late_steps: int | None,
     steps_per_point: int | None,
-    arm_shares: bool,
+    arm_shares: bool = False,
 ) -> Settings:
-    _whole("num_steps", num_steps, 1, 2**31 - 1)
+    """Settings that were given, and what follows from them.
+
+    Raises:
+        ConfigError: one of them makes no sense.
+    """
+    num_steps = whole("num_steps", num_steps, 1, 2**31 - 1)
     if steps_per_point is None:
         steps_per_point = 1 if num_steps <= 2000 else -(-num_steps // 1000)
     late_steps = max(num_steps // 10, 1) if late_steps is None else late_steps
     return Settings(
-        seed=_whole("seed", seed, 0, 2**64 - 1),
+        seed=whole("seed", seed, 0, 2**64 - 1),
         num_steps=num_steps,
-        steps_per_point=_whole("steps_per_point", steps_per_point, 1, num_steps),
-        late_steps=_whole("late_steps", late_steps, 1, num_steps),
+        steps_per_point=whole("steps_per_point", steps_per_point, 1, num_steps),
+        late_steps=whole("late_steps", late_steps, 1, num_steps),
         arm_shares=arm_shares,
     )
 
 
-def _whole(name: str, value: Any, low: int, high: int) -> int:
+def whole(name: str, value: Any, low: int, high: int) -> int:
+    """A count, as a user gives it.
+
+    Raises:
+        ConfigError: it is no whole number, or out of range.
+    """
     is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_whole or not low <= value <= high:
         raise ConfigError(f"`{name}` must be a whole number from {low} to {high:,}, got {value!r}")

@@ -25,6 +25,7 @@ COMMANDS = {
     "runs": "List the runs beneath a directory, and where each stands.",
     "plot": "Draw learning curves over runs and seeds.",
     "export": "Write a trained policy as ONNX or NumPy, for use without hotloop.",
+    "bandit": "Play k-armed bandits: the book's figures, comparisons, grids.",
 }
 
 HELP = """usage: hotloop COMMAND ...

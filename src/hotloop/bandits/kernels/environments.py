@@ -16,7 +16,6 @@ from hotloop.bandits.kernels.layout import (
     LANES,
     NOISE,
     NOISE_AT,
-    NORMALS,
     NUM_ARMS,
     NUM_STEPS,
     PARAMETERS,
@@ -39,6 +38,7 @@ from hotloop.bandits.kernels.randomness import (
     fill_words,
     i32,
     i64,
+    normal_pair,
     unit,
 )
 from hotloop.compiled import (
@@ -51,6 +51,7 @@ from hotloop.compiled import (
     load_i32,
     load_i64,
     load_u32,
+    max_f32,
     store_f32,
     store_i32,
 )
@@ -83,10 +84,19 @@ def _fill_values(environment: int, values: int, epoch: int) -> None:
 def _find_best(values: int, best: int, num_arms: int) -> None:
     for i in range(LANES):
         store_f32(best, i, load_f32(values, i))
-    for arm in range(1, num_arms):
+    arm = 1
+    while arm + 3 <= num_arms:
         row = values + arm * 4 * LANES
         for i in range(LANES):
-            store_f32(best, i, max(load_f32(best, i), load_f32(row, i)))
+            top = max_f32(load_f32(row, i), load_f32(row, LANES + i))
+            top = max_f32(top, load_f32(row, 2 * LANES + i))
+            store_f32(best, i, max_f32(load_f32(best, i), top))
+        arm += 3
+    while arm < num_arms:
+        row = values + arm * 4 * LANES
+        for i in range(LANES):
+            store_f32(best, i, max_f32(load_f32(best, i), load_f32(row, i)))
+        arm += 1
 
 
 @jit
@@ -126,30 +136,45 @@ def advance_bernoulli(environment: int, step: int) -> None:
             store_f32(noise, group * 4 * LANES + i, unit(load_u32(frame + WORK, i)))
 
 
+@jit
+def _walk_pair(values: int, words: int, number: int, num_arms: int, walk: float) -> None:
+    """Two normals a lane, number `number` and the next of the window, added to the step before."""
+    factor = f32(walk)
+    end = WINDOW * num_arms
+    one, other = values + number * 4 * LANES, values + (number + 1) * 4 * LANES
+    before = number - num_arms if number >= num_arms else number - num_arms + end
+    source = values + before * 4 * LANES
+    # Rows are in the order of steps and arms; what is before the first is the last window's last.
+    before = before + 1 if before + 1 < end else 0
+    source_other = values + before * 4 * LANES
+    for i in range(LANES):
+        p, q = normal_pair(load_u32(words, i), load_u32(words, LANES + i))
+        store_f32(one, i, load_f32(source, i) + factor * p)
+        store_f32(other, i, load_f32(source_other, i) + factor * q)
+
+
 @Part
 def advance_walk(environment: int, step: int) -> None:
-    """The true values of each step are those before it, and every arm's own step."""
+    """The true values of each step are those before it, and every arm's own move.
+
+    Moves are numbered through, step · k + arm, and four share a counter.
+    """
     frame, values = load_i64(environment, FRAME), load_i64(environment, VALUES_AT)
-    best = load_i64(environment, BEST_AT)
-    num_arms, walk = load_i64(frame, NUM_ARMS), load_f64(environment, SPREAD)
-    groups = (num_arms + 3) // 4
-    stride = groups * 16 * LANES
+    best, num_arms = load_i64(environment, BEST_AT), load_i64(frame, NUM_ARMS)
+    walk = load_f64(environment, SPREAD)
     start = f32(load_f64(environment, MEAN))
+    for number in range(0, WINDOW * num_arms, 2):
+        if number % 4 == 0:
+            group = (step * num_arms + number) // 4
+            fill_words(frame, frame + WORK, group, WALK_STREAM, group >> 32)
+        words = frame + WORK + number % 4 * 4 * LANES
+        _walk_pair(values, words, number, num_arms, walk)
+        if step == 0 and number < num_arms:  # before the first step nothing moves
+            for i in range(min(num_arms - number, 2) * LANES):
+                store_f32(values, number * LANES + i, start)
     for ahead in range(WINDOW):
-        target = values + ahead * stride
-        source = values + (ahead - 1) * stride if ahead > 0 else values + (WINDOW - 1) * stride
-        if step + ahead == 0:
-            for i in range(groups * 4 * LANES):
-                store_f32(target, i, start)
-        else:
-            for group in range(groups):
-                at = group * 16 * LANES
-                fill_words(frame, frame + WORK, step + ahead, WALK_STREAM, group)
-                fill_normals(frame + NORMALS, frame + WORK, walk, 0.0)
-                for i in range(4 * LANES):
-                    moved = load_f32(source + at, i) + load_f32(frame + NORMALS, i)
-                    store_f32(target + at, i, moved)
-        _find_best(target, best + ahead * 4 * LANES, num_arms)
+        first = values + ahead * num_arms * 4 * LANES
+        _find_best(first, best + ahead * 4 * LANES, num_arms)
     _fill_noise(environment, step)
 
 

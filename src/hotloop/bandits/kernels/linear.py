@@ -117,7 +117,7 @@ def choose_lin_ucb(agent: int, step: int) -> None:
         for i in range(LANES):
             radius = width * math.sqrt(load_f64(work + 8 * LANES, i))
             store_f32(scores, arm * LANES + i, f32(load_f64(work, i) + radius))
-    take_best(frame, scores, step)
+    take_best(frame, scores, step, 0)
 
 
 @Part
@@ -134,7 +134,7 @@ def choose_lin_ts(agent: int, step: int) -> None:
             deviation = width * math.sqrt(load_f64(work + 8 * LANES, i))
             z = f64(load_f32(frame + NORMALS, (arm % 4) * LANES + i))
             store_f32(scores, arm * LANES + i, f32(load_f64(work, i) + deviation * z))
-    take_best(frame, scores, step)
+    take_best(frame, scores, step, 0)
 
 
 @jit

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.compiled import bits_of_f32, f32_of_bits, fma_f32, inline
+from hotloop.compiled import bits_of_f32, f32_of_bits, fma_f32, inline, max_f32
 
 f32: Any = np.float32
 u32: Any = np.uint32
@@ -59,7 +59,7 @@ def log2_f32(x: float) -> float:
 @inline
 def exp_f32(x: float) -> float:
     """e^x for x up to 87; below −87 it stays at e^−87."""
-    bounded = max(x, _LEAST)
+    bounded = max_f32(x, _LEAST)
     whole = fma_f32(bounded, _LOG2_E, _ROUNDER)
     n = whole - _ROUNDER
     f = fma_f32(bounded, _LOG2_E, -n)

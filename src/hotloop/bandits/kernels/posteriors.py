@@ -86,7 +86,7 @@ def choose_gaussian(agent: int, step: int) -> None:
             z = load_f32(frame + NORMALS, i)
             score = fma_f32(z, load_f32(deviations + at, i), load_f32(means + at, i))
             store_f32(scores + at, i, score)
-    take_best(frame, scores, step)
+    take_best(frame, scores, step, 0)
 
 
 @Part
@@ -217,4 +217,4 @@ def choose_beta(agent: int, step: int) -> None:
     frame, _, _, _, _, scores = _places(agent)
     for arm in range(load_i64(frame, NUM_ARMS)):
         _draw_all(agent, arm, step)
-    take_best(frame, scores, step)
+    take_best(frame, scores, step, 0)

@@ -24,6 +24,7 @@ from hotloop.compiled import (
     jit,
     load_i64,
     load_u32,
+    max_f32,
     sqrt_f32,
     store_f32,
     store_u32,
@@ -100,7 +101,7 @@ def normal_pair(a: int, b: int) -> tuple[float, float]:
     its lowest bits swap the two and choose their signs, which covers the circle twice.
     """
     u = (f32(i32(a >> _1)) + f32(0.5)) * _TO_UNIT_31
-    radius = sqrt_f32(max(f32(0.0), -log2_f32(u) * _TWO_LN_2))
+    radius = sqrt_f32(max_f32(f32(0.0), -log2_f32(u) * _TWO_LN_2))
     f = f32(i32(b)) * _TO_UNIT_31
     v = f * f
     v2 = v * v

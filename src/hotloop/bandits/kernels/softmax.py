@@ -1,7 +1,7 @@
 """Agents that draw from weights e^H: gradient, EXP3.
 
-State, float32: H less its maximum (k, LANES), weights (k, LANES), their sums (LANES,), the change
-of the maximum (LANES,); float64: sums of rewards (LANES,).
+State, float32: H less its maximum (ROWS, LANES), weights (ROWS, LANES), their sums (LANES,), the
+change of the maximum (LANES,); float64: sums of rewards (LANES,).
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from hotloop.bandits.kernels.layout import (
     NUM_ARMS,
     PARAMETERS,
     REWARD,
+    ROWS,
     STATE,
+    TOGETHER,
     TOP,
     WORK,
 )
@@ -29,6 +31,7 @@ from hotloop.compiled import (
     load_f64,
     load_i32,
     load_i64,
+    max_f32,
     store_f32,
     store_f64,
 )
@@ -41,7 +44,7 @@ STATE_BYTES_ARM, STATE_BYTES_LANE = 8, 16
 @inline
 def _places(agent):  # type: ignore[no-untyped-def]
     frame, state = load_i64(agent, FRAME), load_i64(agent, STATE)
-    cells = load_i64(frame, NUM_ARMS) * LANES
+    cells = load_i64(frame, ROWS) * LANES
     weights = state + 4 * cells
     sums = weights + 4 * cells
     return frame, state, weights, sums, sums + 4 * LANES, sums + 8 * LANES
@@ -51,8 +54,9 @@ def _places(agent):  # type: ignore[no-untyped-def]
 def start_softmax(agent: int, step: int) -> None:
     """All arms alike."""
     frame, heights, _, _, highest, gained = _places(agent)
-    for cell in range(load_i64(frame, NUM_ARMS) * LANES):
-        store_f32(heights, cell, f32(0.0))
+    arms = load_i64(frame, NUM_ARMS) * LANES
+    for cell in range(load_i64(frame, ROWS) * LANES):
+        store_f32(heights, cell, f32(0.0) if cell < arms else f32(-3e38))
     for i in range(LANES):
         store_f32(highest, i, f32(0.0))
         store_f64(gained, i, 0.0)
@@ -64,14 +68,17 @@ def _weigh(agent: int) -> None:
     frame, heights, weights, sums, highest, _ = _places(agent)
     for i in range(LANES):
         store_f32(sums, i, f32(0.0))
-    for arm in range(load_i64(frame, NUM_ARMS)):
-        row, weight = heights + arm * 4 * LANES, weights + arm * 4 * LANES
+    for first in range(0, load_i64(frame, ROWS), TOGETHER):
+        five, powers = heights + first * 4 * LANES, weights + first * 4 * LANES
         for i in range(LANES):
-            height = load_f32(row, i) - load_f32(highest, i)
-            power = exp_f32(height)
-            store_f32(row, i, height)
-            store_f32(weight, i, power)
-            store_f32(sums, i, load_f32(sums, i) + power)
+            total, top = load_f32(sums, i), load_f32(highest, i)
+            for row in range(TOGETHER):
+                height = load_f32(five, row * LANES + i) - top
+                power = exp_f32(height)
+                store_f32(five, row * LANES + i, height)
+                store_f32(powers, row * LANES + i, power)
+                total += power
+            store_f32(sums, i, total)
 
 
 @Part
@@ -87,29 +94,33 @@ def update_gradient(agent: int, step: int) -> None:
     """H_a ← H_a + α (r − r̄)(1[a taken] − π_a)."""
     frame, heights, weights, sums, highest, gained = _places(agent)
     rate, push = f32(load_f64(agent, STEP_SIZE)), frame + TOP
+    # The baseline is the mean so far, at the first step the reward itself, or nothing.
     has_baseline = load_i64(agent, HAS_BASELINE) != 0
+    share = 1.0 / f64(step) if has_baseline and step > 0 else 0.0
+    own = f32(1.0) if has_baseline and step == 0 else f32(0.0)
     for i in range(LANES):
         reward = load_f32(frame + REWARD, i)
         total = load_f64(gained, i)
-        baseline = f32(0.0)
-        if has_baseline:
-            baseline = f32(total / f64(step)) if step > 0 else reward
         store_f64(gained, i, total + f64(reward))
-        advance = rate * (reward - baseline)
+        advance = rate * (reward - f32(total * share) - own * reward)
         store_f32(push, i, advance)
         store_f32(frame + WORK, i, -advance / load_f32(sums, i))
         store_f32(highest, i, f32(-3e38))
-    for arm in range(load_i64(frame, NUM_ARMS)):
-        row, weight = heights + arm * 4 * LANES, weights + arm * 4 * LANES
+    for first in range(0, load_i64(frame, ROWS), TOGETHER):
+        five, powers = heights + first * 4 * LANES, weights + first * 4 * LANES
         for i in range(LANES):
-            height = fma_f32(load_f32(frame + WORK, i), load_f32(weight, i), load_f32(row, i))
-            store_f32(row, i, height)
-            store_f32(highest, i, max(load_f32(highest, i), height))
+            top, factor = load_f32(highest, i), load_f32(frame + WORK, i)
+            for row in range(TOGETHER):
+                cell = row * LANES + i
+                height = fma_f32(factor, load_f32(powers, cell), load_f32(five, cell))
+                store_f32(five, cell, height)
+                top = max_f32(top, height)
+            store_f32(highest, i, top)
     for i in range(LANES):
         cell = i64(load_i32(frame + ARM, i)) * LANES + i
         height = load_f32(heights, cell) + load_f32(push, i)
         store_f32(heights, cell, height)
-        store_f32(highest, i, max(load_f32(highest, i), height))
+        store_f32(highest, i, max_f32(load_f32(highest, i), height))
 
 
 @Part
@@ -140,4 +151,4 @@ def update_exp3(agent: int, step: int) -> None:
         growth = gamma * load_f32(frame + REWARD, i) / load_f32(weights, cell)
         height = load_f32(heights, cell) + growth
         store_f32(heights, cell, height)
-        store_f32(highest, i, max(f32(0.0), height))
+        store_f32(highest, i, max_f32(f32(0.0), height))

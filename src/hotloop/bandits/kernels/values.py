@@ -1,8 +1,8 @@
 """Agents that take the arm with the best score: ε-greedy, optimistic, UCB, UCB1, MOSS.
 
-State, (ROWS, LANES) each: float64 sums of rewards; float32 counts; float32 estimates Q; float32
-scores' second part. A sample average is the sum over the count, rounded once, so that arms whose
-averages are equal tie.
+State, (ROWS, LANES) each: float64 pairs of an arm's sum of rewards and its count, side by side so
+that both are in one cache line; float32 estimates Q; float32 scores' second part. A sample average
+is the sum over the count, rounded once, so that arms whose averages are equal tie.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from hotloop.bandits.kernels.choosing import explore, take_best
+from hotloop.bandits.kernels.choosing import explore, explored_below, take_best, take_best_bound
 from hotloop.bandits.kernels.layout import (
     ARM,
     FRAME,
@@ -31,7 +31,6 @@ from hotloop.compiled import (
     load_f64,
     load_i32,
     load_i64,
-    sqrt_f32,
     store_f32,
     store_f64,
 )
@@ -40,52 +39,76 @@ from hotloop.compiled import (
 STEP_SIZE, INITIAL_VALUE, OWN = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2
 EPSILON, EPSILON_DECAY = OWN, OWN + 1
 EXPLORATION, COUNTS_PULLS = OWN, OWN + 1
-RADII = OWN  # MOSS: the address of √(max(ln(T / (k N)), 0) / N), float32, by N
+# The address of a table by N, float32: UCB's 1/√N, MOSS' √(max(ln(T / (k N)), 0) / N).
+TABLE = OWN + 2
 UNTRIED = np.float32(3e38)
 NO_ARM = np.float32(-np.inf)
-STATE_BYTES = 20  # for each arm and lane; a second score comes last
-SCORES = 16
+STATE_BYTES = 24  # for each row and lane
 
 
 @inline
 def _places(agent):  # type: ignore[no-untyped-def]
-    frame, state = load_i64(agent, FRAME), load_i64(agent, STATE)
+    """The frame; pairs of sums and counts, estimates, second scores."""
+    frame, pairs = load_i64(agent, FRAME), load_i64(agent, STATE)
     cells = load_i64(frame, ROWS) * LANES
-    return frame, state, state + 8 * cells, state + 12 * cells, state + SCORES * cells
+    return frame, pairs, pairs + 16 * cells, pairs + 20 * cells
+
+
+@inline
+def _count(pairs, cell):  # type: ignore[no-untyped-def]
+    return load_f64(pairs, 2 * cell + 1)
+
+
+@inline
+def _take_in(frame, pairs, estimates, i):  # type: ignore[no-untyped-def]
+    """The reward of one lane's arm into its sample average; the cell, the estimate, the count."""
+    cell = i64(load_i32(frame + ARM, i)) * LANES + i
+    total = load_f64(pairs, 2 * cell) + f64(load_f32(frame + REWARD, i))
+    count = _count(pairs, cell) + 1.0
+    estimate = f32(total / count)
+    store_f64(pairs, 2 * cell, total)
+    store_f64(pairs, 2 * cell + 1, count)
+    store_f32(estimates, cell, estimate)
+    return cell, estimate, count
 
 
 @jit
 def _reset(agent: int, value: float, score: float) -> None:
-    frame, sums, counts, estimates, scores = _places(agent)
+    frame, pairs, estimates, scores = _places(agent)
     arms = load_i64(frame, NUM_ARMS) * LANES
     for cell in range(load_i64(frame, ROWS) * LANES):
         is_arm = cell < arms
-        store_f64(sums, cell, 0.0)
-        store_f32(counts, cell, f32(0.0))
+        store_f64(pairs, 2 * cell, 0.0)
+        store_f64(pairs, 2 * cell + 1, 0.0)
         store_f32(estimates, cell, f32(value) if is_arm else NO_ARM)
         store_f32(scores, cell, f32(score) if is_arm else NO_ARM)
 
 
 @jit
 def _average(agent: int) -> None:
-    frame, sums, counts, estimates, _ = _places(agent)
+    frame, pairs, estimates, _ = _places(agent)
     for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
-        total = load_f64(sums, cell) + f64(load_f32(frame + REWARD, i))
-        count = load_f32(counts, cell) + f32(1.0)
-        store_f64(sums, cell, total)
-        store_f32(counts, cell, count)
-        store_f32(estimates, cell, f32(total / f64(count)))
+        _take_in(frame, pairs, estimates, i)
+
+
+@jit
+def _average_and_look_up(agent: int, table: int, is_index: bool) -> None:
+    """A score's second part, or the score itself, from a table by the count."""
+    frame, pairs, estimates, scores = _places(agent)
+    for i in range(LANES):
+        cell, estimate, count = _take_in(frame, pairs, estimates, i)
+        found = load_f32(table, i64(count))
+        store_f32(scores, cell, estimate + found if is_index else found)
 
 
 @jit
 def _follow(agent: int, step_size: float) -> None:
-    frame, _, counts, estimates, _ = _places(agent)
+    frame, pairs, estimates, _ = _places(agent)
     rate = f32(step_size)
     for i in range(LANES):
         cell = i64(load_i32(frame + ARM, i)) * LANES + i
         estimate = load_f32(estimates, cell)
-        store_f32(counts, cell, load_f32(counts, cell) + f32(1.0))
+        store_f64(pairs, 2 * cell + 1, _count(pairs, cell) + 1.0)
         store_f32(estimates, cell, estimate + rate * (load_f32(frame + REWARD, i) - estimate))
 
 
@@ -107,11 +130,11 @@ def start_greedy(agent: int, step: int) -> None:
 @Part
 def choose_greedy(agent: int, step: int) -> None:
     """The best estimate; with probability ε / (1 + decay · step) any arm."""
-    frame, _, _, estimates, _ = _places(agent)
-    take_best(frame, estimates, step)
-    epsilon = load_f64(agent, EPSILON)
-    if epsilon > 0.0:
-        explore(frame, epsilon / (1.0 + load_f64(agent, EPSILON_DECAY) * f64(step)))
+    frame, _, estimates, _ = _places(agent)
+    decay = 1.0 + load_f64(agent, EPSILON_DECAY) * f64(step)
+    limit = explored_below(load_f64(agent, EPSILON) / decay)
+    take_best(frame, estimates, step, limit)
+    explore(frame, limit)
 
 
 @Part
@@ -126,33 +149,28 @@ def start_ucb(agent: int, step: int) -> None:
     _reset(agent, load_f64(agent, INITIAL_VALUE), f64(UNTRIED))
 
 
-@jit
-def _bounds(frame: int, estimates: int, roots: int, radius: float, scores: int) -> None:
-    factor = f32(max(radius, 1e-30))
-    for cell in range(load_i64(frame, ROWS) * LANES):
-        bound = load_f32(estimates, cell) + factor * load_f32(roots, cell)
-        store_f32(scores, cell, bound)
-
-
 @Part
 def choose_ucb(agent: int, step: int) -> None:
     """The largest Q + c √(ln t / N); t the current step, or the pulls so far."""
-    frame, _, _, estimates, roots = _places(agent)
+    frame, _, estimates, roots = _places(agent)
     t = f64(step) if load_i64(agent, COUNTS_PULLS) != 0 else f64(step + 1)
     radius = load_f64(agent, EXPLORATION) * math.sqrt(math.log(max(t, 1.0)))
     scores = roots + 4 * load_i64(frame, ROWS) * LANES
-    _bounds(frame, estimates, roots, radius, scores)
-    take_best(frame, scores, step)
+    take_best_bound(frame, estimates, roots, max(radius, 1e-30), scores, step)
 
 
 @Part
 def update_ucb(agent: int, step: int) -> None:
     """The taken arm's estimate, and its 1/√N."""
-    _learn(agent)
-    frame, _, counts, _, roots = _places(agent)
+    step_size, table = load_f64(agent, STEP_SIZE), load_i64(agent, TABLE)
+    if step_size == 0.0:
+        _average_and_look_up(agent, table, False)
+        return
+    _follow(agent, step_size)
+    frame, pairs, _, roots = _places(agent)
     for i in range(LANES):
         cell = i64(load_i32(frame + ARM, i)) * LANES + i
-        store_f32(roots, cell, f32(1.0) / sqrt_f32(load_f32(counts, cell)))
+        store_f32(roots, cell, load_f32(table, i64(_count(pairs, cell))))
 
 
 @Part
@@ -164,17 +182,11 @@ def start_moss(agent: int, step: int) -> None:
 @Part
 def choose_moss(agent: int, step: int) -> None:
     """The largest index; only a taken arm's changes."""
-    frame, _, _, _, scores = _places(agent)
-    take_best(frame, scores, step)
+    frame, _, _, scores = _places(agent)
+    take_best(frame, scores, step, 0)
 
 
 @Part
 def update_moss(agent: int, step: int) -> None:
     """The taken arm's index."""
-    _average(agent)
-    frame, _, counts, estimates, scores = _places(agent)
-    radii = load_i64(agent, RADII)
-    for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
-        radius = load_f32(radii, i64(load_f32(counts, cell)))
-        store_f32(scores, cell, load_f32(estimates, cell) + radius)
+    _average_and_look_up(agent, load_i64(agent, TABLE), True)

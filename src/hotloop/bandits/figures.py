@@ -1,0 +1,505 @@
+"""The figures of Sutton & Barto's chapter 2, "Multi-armed bandits" (2nd edition, 2018).
+
+A figure's settings are played in one comparison, on the same random numbers: what is drawn once for
+all of them is most of the work, and differences between them are differences between agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.bandits import pictures
+from hotloop.bandits.agents import UCB, Agent, EpsilonGreedy, Gradient, Optimistic
+from hotloop.bandits.environments import Environment, Gaussian, RandomWalk
+from hotloop.bandits.results import Comparison, Estimate, Result
+from hotloop.errors import UnknownNameError, nearest
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One agent of a figure.
+
+    Attributes:
+        agent: what plays.
+        family: the line of a parameter study that it belongs to; empty elsewhere.
+        parameter: where on that line.
+        reward, optimal, regret: what an independent computation gave, in float64 with true random
+            ties: the mean reward over the figure's window, the share (0 … 1) of optimal actions,
+            the regret per step. None where it did not. They hold for the figure's own number of
+            steps.
+    """
+
+    agent: Agent
+    family: str = ""
+    parameter: float = 0.0
+    reward: float | None = None
+    optimal: float | None = None
+    regret: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A figure's settings.
+
+    Attributes:
+        number: the book's.
+        title: what it shows.
+        kind: what the book calls it.
+        environment: where its agents play.
+        settings: its agents; none for figure 2.1.
+        num_runs, num_steps: by default.
+        window: the share of the steps, at their end, that the measures are means over.
+        reference: how the settings' known values were computed.
+        parameters: what a study's horizontal axis stands for.
+    """
+
+    number: str
+    title: str
+    kind: str = "Figure"
+    environment: Environment
+    settings: tuple[Setting, ...] = ()
+    num_runs: int = 2000
+    num_steps: int = 1000
+    window: float = 0.1
+    reference: str = ""
+    parameters: str = ""
+
+    def label(self, setting: Setting) -> str:
+        """What its table calls a setting."""
+        if not self.is_study:
+            return setting.agent.label
+        return f"{setting.family} = {pictures.power_of_two(setting.parameter)}"
+
+    @property
+    def is_study(self) -> bool:
+        """Whether it is drawn over parameters, not over steps."""
+        return bool(self.parameters)
+
+    def late_steps(self, num_steps: int) -> int:
+        """The steps at the end that the measures are means over."""
+        return max(1, round(num_steps * self.window))
+
+
+def _study(
+    family: str,
+    make: Callable[[float], Agent],
+    powers: Iterable[int],
+    *,
+    reward: Iterable[float] = (),
+    regret: Mapping[int, float] | None = None,
+) -> list[Setting]:
+    """A line of a parameter study: the agent at powers of two, with what is known of each."""
+    powers = list(powers)
+    rewards = list(reward) or [None] * len(powers)
+    return [
+        Setting(
+            agent=make(2.0**power),
+            family=family,
+            parameter=2.0**power,
+            reward=known,
+            regret=(regret or {}).get(power),
+        )
+        for power, known in zip(powers, rewards, strict=True)
+    ]
+
+
+_GREEDY_10 = Setting(agent=EpsilonGreedy(epsilon=0.1), reward=1.368, optimal=0.798)
+_CURVES = "in float64 over 200,000 runs"
+
+FIGURES: dict[str, Plan] = {
+    plan.number: plan
+    for plan in (
+        Plan(
+            number="2.1",
+            title="the reward distributions of one task of the 10-armed testbed",
+            environment=Gaussian(),
+            num_runs=1,
+        ),
+        Plan(
+            number="2.2",
+            title="ε-greedy methods on the 10-armed testbed, sample averages",
+            environment=Gaussian(),
+            settings=(
+                Setting(agent=EpsilonGreedy(epsilon=0.0), reward=1.033, optimal=0.358),
+                Setting(agent=EpsilonGreedy(epsilon=0.01), reward=1.312, optimal=0.594),
+                _GREEDY_10,
+            ),
+            reference=_CURVES,
+        ),
+        Plan(
+            number="2.3",
+            title="optimistic initial values on the 10-armed testbed",
+            environment=Gaussian(),
+            settings=(
+                Setting(agent=Optimistic(initial_value=5.0), reward=1.501, optimal=0.857),
+                Setting(
+                    agent=EpsilonGreedy(epsilon=0.1, step_size=0.1), reward=1.351, optimal=0.755
+                ),
+            ),
+            reference=_CURVES,
+        ),
+        Plan(
+            number="2.4",
+            title="upper confidence bounds on the 10-armed testbed",
+            environment=Gaussian(),
+            settings=(
+                Setting(agent=UCB(c=2.0), reward=1.488, optimal=0.854),
+                # Not in the book's figure; its exercise 2.8 asks about it.
+                Setting(agent=UCB(c=1.0), reward=1.525, optimal=0.924),
+                _GREEDY_10,
+            ),
+            reference=_CURVES,
+        ),
+        Plan(
+            number="2.5",
+            title="the gradient bandit with and without a baseline, true values N(4, 1)",
+            environment=Gaussian(mean=4.0),
+            settings=tuple(
+                Setting(
+                    agent=Gradient(step_size=step_size, baseline=baseline),
+                    reward=reward,
+                    optimal=optimal,
+                )
+                for step_size, baseline, reward, optimal in (
+                    (0.1, True, 5.501, 0.847),
+                    (0.4, True, 5.435, 0.714),
+                    (0.1, False, 5.207, 0.488),
+                    (0.4, False, 4.800, 0.279),
+                )
+            ),
+            reference=_CURVES,
+        ),
+        Plan(
+            number="2.6",
+            title="a parameter study on the 10-armed testbed",
+            environment=Gaussian(),
+            settings=(
+                *_study(
+                    "ε-greedy: ε",
+                    lambda epsilon: EpsilonGreedy(epsilon=epsilon),
+                    range(-7, -1),
+                    reward=(1.171, 1.243, 1.306, 1.329, 1.281, 1.118),
+                ),
+                *_study(
+                    "gradient bandit: α",
+                    lambda step_size: Gradient(step_size=step_size),
+                    range(-5, 3),
+                    reward=(1.101, 1.287, 1.378, 1.400, 1.356, 1.241, 1.051, 0.825),
+                ),
+                *_study(
+                    "UCB: c",
+                    lambda c: UCB(c=c),
+                    range(-4, 3),
+                    reward=(1.419, 1.431, 1.452, 1.481, 1.480, 1.391, 1.167),
+                ),
+                *_study(
+                    "greedy with optimistic start, α = 0.1: Q₁",
+                    lambda value: Optimistic(initial_value=value),
+                    range(-2, 3),
+                    reward=(1.322, 1.398, 1.455, 1.413, 1.327),
+                ),
+            ),
+            window=1.0,
+            reference="in float64 over 50,000 runs",
+            parameters="ε; α, per unit of reward; c and Q₁, units of reward",
+        ),
+        # The book leaves the parameters open. True values drift some 3 apart in 100,000 steps: UCB
+        # and optimism need larger parameters than in figure 2.6, random exploration smaller ones.
+        Plan(
+            number="2.11",
+            kind="Exercise",
+            title="a parameter study where true values walk at random",
+            environment=RandomWalk(),
+            settings=(
+                *_study(
+                    "ε-greedy, α = 0.1: ε",
+                    lambda epsilon: EpsilonGreedy(epsilon=epsilon, step_size=0.1),
+                    range(-10, -2),
+                    regret={-9: 0.232, -7: 0.077, -5: 0.190, -3: 0.748},
+                ),
+                *_study(
+                    "ε-greedy, sample averages: ε",
+                    lambda epsilon: EpsilonGreedy(epsilon=epsilon),
+                    range(-7, -1),
+                    regret={-5: 1.37},
+                ),
+                *_study(
+                    "gradient bandit: α",
+                    lambda step_size: Gradient(step_size=step_size),
+                    range(-7, -2),
+                    regret={-3: 2.42},
+                ),
+                *_study("UCB: c", lambda c: UCB(c=c), range(3, 9), regret={6: 0.74}),
+                *_study(
+                    "greedy with optimistic start, α = 0.1: Q₁",
+                    lambda value: Optimistic(initial_value=value),
+                    range(5),
+                    regret={2: 1.62},
+                ),
+            ),
+            num_steps=200_000,
+            window=0.5,
+            reference="in float64 over 200 runs",
+            parameters="ε; α, per unit of reward; c and Q₁, units of reward",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of a figure's table.
+
+    Attributes:
+        label: the agent, or the arm of figure 2.1.
+        reward: mean reward over the figure's window, or the arm's true value.
+        optimal: share (0 … 1) of the window's steps that took the best arm; None in figure 2.1.
+        regret: regret per step over the window; None in figure 2.1.
+        reference: the setting, with the known values; None where there are none: in figure 2.1, and
+            with another number of steps than the figure's own.
+    """
+
+    label: str
+    reward: Estimate
+    optimal: Estimate | None = None
+    regret: float | None = None
+    reference: Setting | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        about: dict[str, Any] = {"label": self.label, "reward": _to_json(self.reward)}
+        if self.optimal is not None:
+            about |= {"optimal": _to_json(self.optimal), "regret_per_step": self.regret}
+        if self.reference is not None:
+            known = {name: getattr(self.reference, name) for name in ("reward", "optimal")}
+            known["regret_per_step"] = self.reference.regret
+            about["reference"] = {name: value for name, value in known.items() if value is not None}
+        return about
+
+
+def _to_json(estimate: Estimate) -> dict[str, float | None]:
+    return {
+        name: float(value) if np.isfinite(value) else None
+        for name, value in zip(("mean", "se"), estimate, strict=True)
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookFigure:
+    """A figure that was computed.
+
+    Attributes:
+        plan: its settings.
+        num_runs, num_steps, seed: how it was computed.
+        late_steps: the steps at the end that the rows are means over.
+        rows: its table, in the order of the legend.
+        comparison: the results; None for figure 2.1, in which nobody plays.
+    """
+
+    plan: Plan
+    num_runs: int
+    num_steps: int
+    late_steps: int
+    seed: int
+    rows: tuple[Row, ...]
+    comparison: Comparison | None = field(default=None, repr=False)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """One for each setting."""
+        return self.comparison.results if self.comparison else ()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that the runs took."""
+        return self.comparison.elapsed_s if self.comparison else 0.0
+
+    @property
+    def oracle(self) -> float:
+        """What the best arm of every step gives, on average over the window: reward per step.
+
+        From the first setting, whose reward and regret add up to it; the settings met the same true
+        values, so it is the same for all of them but for the noise of rewards.
+        """
+        first = self.rows[0]
+        return first.reward.mean + (first.regret or 0.0)
+
+    def draw(self, path: str | Path) -> None:
+        """Draw it as .png, .svg or .pdf.
+
+        Raises:
+            ConfigError: the path has another suffix.
+            MissingExtraError: matplotlib is not installed.
+            OutputError: the path can't be written.
+        """
+        plan, title = self.plan, self.heading
+        if not plan.settings:
+            means = [row.reward.mean for row in self.rows]
+            pictures.reward_distributions(means, plan.environment.noise, path, title=title)
+            return
+        if not plan.is_study:
+            pictures.learning_curves(self.results, path, title=title)
+            return
+        pairs = zip(plan.settings, self.rows, strict=True)
+        pictures.parameter_study(
+            {
+                family: [(setting.parameter, row.reward) for setting, row in members]
+                for family, members in groupby(pairs, key=lambda pair: pair[0].family)
+            },
+            path,
+            title=title,
+            x_label=plan.parameters,
+            y_label=f"average reward per step, {self.window}",
+            level=(f"the best arm of every step: {self.oracle:.2f}", self.oracle),
+        )
+
+    @property
+    def heading(self) -> str:
+        """What it shows, and in a second line how it was computed."""
+        plan = self.plan
+        runs = f"{self.num_runs:,} runs of {self.num_steps:,} steps, seed {self.seed}"
+        if not plan.settings:
+            runs = f"run 0 of seed {self.seed}"
+        return f"{plan.kind} {plan.number}: {plan.title}\n{runs}"
+
+    @property
+    def window(self) -> str:
+        """Which steps the rows are means over, in words."""
+        if self.late_steps == self.num_steps:
+            return f"all {self.num_steps:,} steps"
+        return f"the last {self.late_steps:,} steps"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON can hold: the table, and each result's summary."""
+        return {
+            "figure": self.plan.number,
+            "title": self.plan.title,
+            "environment": self.plan.environment.describe(),
+            "num_runs": self.num_runs,
+            "num_steps": self.num_steps,
+            "late_steps": self.late_steps,
+            "seed": self.seed,
+            "elapsed_s": self.elapsed_s,
+            "rows": [row.to_dict() for row in self.rows],
+            "results": [result.to_dict() for result in self.results],
+        }
+
+
+def plan_of(number: str | float) -> Plan:
+    """The settings of a figure.
+
+    Raises:
+        UnknownNameError: there is no such figure.
+    """
+    number = str(number)
+    if number not in FIGURES:
+        known = f"expected a figure ({', '.join(FIGURES)}), got '{number}'"
+        raise UnknownNameError(known + nearest(number, FIGURES))
+    return FIGURES[number]
+
+
+def book_figure(
+    number: str | float,
+    *,
+    num_runs: int | None = None,
+    num_steps: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    on_progress: Progress | None = None,
+) -> BookFigure:
+    """Compute a figure of the book.
+
+    Args:
+        number: "2.1" to "2.6"; "2.11" for the parameter study of exercise 2.11.
+        num_runs: runs of each setting; the book's 2000 by default. Figure 2.1 shows one task, for
+            which neither this nor `num_steps` matters.
+        num_steps: steps of each run; the book's by default.
+        seed: of all random numbers.
+        threads: how many work; as many as the process has cores by default.
+        on_progress: called now and then with the runs' steps that are behind and that there are.
+
+    Raises:
+        UnknownNameError: there is no such figure.
+        ConfigError: a number makes no sense.
+    """
+    plan = plan_of(number)
+    if not plan.settings:
+        return _testbed_task(plan, seed)
+    from hotloop.bandits.running import compare
+
+    num_steps = plan.num_steps if num_steps is None else num_steps
+    late_steps = plan.late_steps(num_steps)
+    comparison = compare(
+        [setting.agent for setting in plan.settings],
+        plan.environment,
+        num_runs=plan.num_runs if num_runs is None else num_runs,
+        num_steps=num_steps,
+        seed=seed,
+        threads=threads,
+        late_steps=late_steps,
+        on_progress=on_progress,
+    )
+    about = partial(_row, plan, has_reference=num_steps == plan.num_steps)
+    return BookFigure(
+        plan=plan,
+        num_runs=comparison.results[0].num_runs,
+        num_steps=num_steps,
+        late_steps=late_steps,
+        seed=seed,
+        rows=tuple(map(about, plan.settings, comparison.results)),
+        comparison=comparison,
+    )
+
+
+def _row(plan: Plan, setting: Setting, result: Result, *, has_reference: bool) -> Row:
+    is_known = (setting.reward, setting.optimal, setting.regret) != (None, None, None)
+    return Row(
+        label=plan.label(setting),
+        reward=result.late_reward,
+        optimal=result.late_optimal,
+        regret=_late_regret(result),
+        reference=setting if has_reference and is_known else None,
+    )
+
+
+def _late_regret(result: Result) -> float:
+    """Regret per step over the last `late_steps`; linear between a curve's points."""
+    start = result.num_steps - result.late_steps
+    steps, regret = np.append(0, result.step), np.append(0.0, result.regret)
+    return float(regret[-1] - np.interp(start, steps, regret)) / result.late_steps
+
+
+def _testbed_task(plan: Plan, seed: int) -> BookFigure:
+    """The true values of run 0: what trying every arm once gives where there is no noise."""
+    from hotloop.bandits.running import run
+
+    environment = plan.environment
+    num_arms = environment.num_arms
+    silent = Gaussian(
+        num_arms=num_arms, mean=environment.mean, spread=environment.spread, noise=0.0
+    )
+    result = run(
+        UCB(), silent, num_runs=1, num_steps=num_arms, seed=seed, threads=1, arm_shares=True
+    )
+    assert result.arm_share is not None
+    means = result.arm_share.T @ result.reward
+    return BookFigure(
+        plan=plan,
+        num_runs=1,
+        num_steps=num_arms,
+        late_steps=num_arms,
+        seed=seed,
+        rows=tuple(
+            Row(label=f"arm {arm}", reward=Estimate(float(mean), 0.0))
+            for arm, mean in enumerate(means)
+        ),
+    )

@@ -1,0 +1,560 @@
+"""What makes no sense is refused with what was expected, what came, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from hotloop.bandits import (
+    AGENTS,
+    ENVIRONMENTS,
+    EXP3,
+    KLUCB,
+    UCB,
+    UCB1,
+    AbruptChange,
+    Adversarial,
+    Bernoulli,
+    BetaThompson,
+    EpsilonGreedy,
+    Gaussian,
+    GaussianThompson,
+    Gradient,
+    JittedAgent,
+    JittedEnvironment,
+    LinearContextual,
+    LinTS,
+    LinUCB,
+    Optimistic,
+    RandomWalk,
+    Result,
+    compare,
+    run,
+)
+from hotloop.bandits.options import agent_from, environment_from, value_of
+from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError, UnknownNameError
+
+NOT_NUMBERS = (math.nan, math.inf, "0.1", True)
+
+BAD_AGENTS = [
+    (EpsilonGreedy, "epsilon", (-0.01, 1.01, 7, *NOT_NUMBERS)),
+    (EpsilonGreedy, "step_size", (0.0, -0.1, 1.1, *NOT_NUMBERS)),
+    (EpsilonGreedy, "initial_value", NOT_NUMBERS),
+    (EpsilonGreedy, "epsilon_decay", (-1.0, *NOT_NUMBERS)),
+    (Optimistic, "initial_value", NOT_NUMBERS),
+    (Optimistic, "step_size", (0.0, 1.5, *NOT_NUMBERS)),
+    (UCB, "c", (-1.0, *NOT_NUMBERS)),
+    (UCB, "step_size", (0.0, 2, *NOT_NUMBERS)),
+    (UCB1, "scale", (-0.5, *NOT_NUMBERS)),
+    (Gradient, "step_size", (0.0, -0.1, *NOT_NUMBERS)),
+    (Gradient, "baseline", (1, "yes", None)),
+    (GaussianThompson, "prior_mean", NOT_NUMBERS),
+    (GaussianThompson, "prior_std", (0.0, -1.0, *NOT_NUMBERS)),
+    (GaussianThompson, "noise", (0.0, -1.0, *NOT_NUMBERS)),
+    (BetaThompson, "prior_alpha", (0.0, -1.0, *NOT_NUMBERS)),
+    (BetaThompson, "prior_beta", (0.0, -1.0, *NOT_NUMBERS)),
+    (KLUCB, "c", (-1.0, *NOT_NUMBERS)),
+    (EXP3, "gamma", (0.0, -0.1, 1.1, *NOT_NUMBERS)),
+    (LinUCB, "alpha", (-1.0, *NOT_NUMBERS)),
+    (LinUCB, "ridge", (0.0, -1.0, *NOT_NUMBERS)),
+    (LinTS, "scale", (-1.0, *NOT_NUMBERS)),
+    (LinTS, "ridge", (0.0, -1.0, *NOT_NUMBERS)),
+]
+BAD_ENVIRONMENTS = [
+    (Gaussian, "num_arms", (1, 0, -3, 2.5, "10", True, None)),
+    (Gaussian, "mean", NOT_NUMBERS),
+    (Gaussian, "spread", (-1.0, *NOT_NUMBERS)),
+    (Gaussian, "noise", (-1.0, *NOT_NUMBERS)),
+    (
+        Gaussian,
+        "means",
+        ((1.0,), (), 3.0, (1.0, math.nan), (0.0, "1"), "0.1,0.2", ((1, 2), (3, 4))),
+    ),
+    (Bernoulli, "means", ((0.5,), (), 0.5, (0.5, 1.1), (-0.1, 0.5), (0.5, math.nan), None)),
+    (RandomWalk, "num_arms", (1, 2.0, None)),
+    (RandomWalk, "walk", (-0.01, *NOT_NUMBERS)),
+    (RandomWalk, "start", NOT_NUMBERS),
+    (RandomWalk, "noise", (-1.0, *NOT_NUMBERS)),
+    (AbruptChange, "num_arms", (1, 0)),
+    (AbruptChange, "every", (0, -1, 2.5, True, "5")),
+    (AbruptChange, "spread", (-1.0, *NOT_NUMBERS)),
+    (Adversarial, "rewards", ([1.0, 2.0], [[1.0], [2.0]], np.ones((0, 3)), "abc", [[1, 2], [3]])),
+    (Adversarial, "rewards", ([[1.0, math.nan]], [[math.inf, 0.0]], [["a", "b"]], 3.0, None)),
+    (LinearContextual, "num_arms", (1, 0)),
+    (LinearContextual, "dimension", (0, -1, 65, 2.5, True, "5")),
+    (LinearContextual, "noise", (-1.0, *NOT_NUMBERS)),
+]
+SETTINGS = [
+    pytest.param(made, name, value, id=f"{made.__name__}-{name}-{str(value)[:20]}")
+    for made, name, values in (*BAD_AGENTS, *BAD_ENVIRONMENTS)
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("made", "name", "value"), SETTINGS)
+def test_settings(made, name, value):
+    with pytest.raises(ConfigError) as caught:
+        made(**{name: value})
+    message = str(caught.value)
+    assert f"`{name}" in message  # which
+    assert made.name in message  # whose
+    assert "must be" in message or "must have" in message  # what was expected
+    if name != "rewards":
+        shown = value if not isinstance(value, tuple) else ""
+        assert repr(shown) in message or str(shown) in message  # what came
+
+
+def test_every_setting_has_been_tried():
+    tried = {(made, name) for made, name, _ in (*BAD_AGENTS, *BAD_ENVIRONMENTS)}
+    alike = {(AbruptChange, "mean"), (AbruptChange, "noise")}
+    for made in (*AGENTS.values(), *ENVIRONMENTS.values()):
+        for field in dataclasses.fields(made):
+            assert (made, field.name) in tried | alike
+
+
+def test_limits_themselves_are_fine():
+    for epsilon in (0, 1, 0.0, 1.0, np.float32(0.5)):
+        run(EpsilonGreedy(epsilon=epsilon), Gaussian(num_arms=2), num_runs=1, num_steps=1)
+    run(EXP3(gamma=1), Bernoulli(means=(0, 1)), num_runs=1, num_steps=3)
+    run(UCB(c=0, step_size=1), Gaussian(spread=0, noise=0), num_runs=1, num_steps=12)
+    run(LinUCB(alpha=0), LinearContextual(dimension=1, noise=0), num_runs=1, num_steps=3)
+    run(LinTS(scale=0), LinearContextual(dimension=64, num_arms=2), num_runs=1, num_steps=3)
+    run(Gradient(), Gaussian(num_arms=np.int64(3)), num_runs=1, num_steps=3)
+
+
+def test_settings_are_by_name():
+    with pytest.raises(TypeError):
+        EpsilonGreedy(0.1)
+    with pytest.raises(TypeError):
+        EpsilonGreedy(epsilom=0.1)
+
+
+def test_what_was_made_stays():
+    with pytest.raises(AttributeError):
+        EpsilonGreedy().epsilon = 2.0
+    matrix = np.zeros((3, 2))
+    environment = Adversarial(rewards=matrix)
+    matrix[:] = 1.0
+    assert not environment.rewards.any()
+    with pytest.raises(ValueError):
+        environment.rewards[0, 0] = 1.0
+
+
+# Names and text.
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "nearest"),
+    [
+        (lambda: agent_from("epsilon-greed", {}), "epsilon-greed", "'epsilon-greedy'"),
+        (lambda: agent_from("epsilon-greedy", {"epsilom": 0.1}), "epsilom", "'epsilon'"),
+        (lambda: agent_from("gradient", {"step_sise": 0.1}), "step_sise", "'step_size'"),
+        (lambda: environment_from("gausian", {}), "gausian", "'gaussian'"),
+        (lambda: environment_from("random-walk", {"num_arm": 5}), "num_arm", "'num_arms'"),
+    ],
+)
+def test_unknown_names_have_neighbours(call, name, nearest):
+    with pytest.raises(UnknownNameError) as caught:
+        call()
+    assert f"'{name}'" in str(caught.value)
+    assert f"did you mean {nearest}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "listed"),
+    [
+        (lambda: agent_from("zzz", {}), "kl-ucb"),
+        (lambda: agent_from("moss", {"qqq": 1}), "none"),
+        (lambda: agent_from("ucb", {"qqq": 1}), "step_size"),
+        (lambda: environment_from("qqq", {}), "random-walk"),
+    ],
+)
+def test_unknown_names_without_neighbours_are_told_all(call, listed):
+    with pytest.raises(UnknownNameError, match=listed):
+        call()
+
+
+@pytest.mark.parametrize("text", ["", "abc", "1/0", "0.1.2", "1,2", "2**", "--1", "0.1:0.5", "1/a"])
+def test_text_that_is_no_value(text):
+    with pytest.raises(ConfigError) as caught:
+        value_of(text)
+    assert f"'{text}'" in str(caught.value)
+    assert "1/128" in str(caught.value)
+
+
+def test_text_that_is_a_value():
+    for text, value in {
+        "0.1": 0.1, "3": 3, "1/128": 1 / 128, "2**-7": 2**-7, "none": None, "None": None,
+        "true": True, "FALSE": False, " 1e-3 ": 0.001, "-2": -2,
+    }.items():  # fmt: skip
+        found = value_of(text)
+        assert found == value
+        assert type(found) is type(value)
+    assert agent_from("epsilon-greedy", {"epsilon": "1/8", "step-size": "none"}) == EpsilonGreedy(
+        epsilon=0.125
+    )
+    assert environment_from("bernoulli", {"means": "0.9,0.8"}) == Bernoulli()
+
+
+def test_text_of_a_field():
+    for call in (
+        lambda: agent_from("epsilon-greedy", {"epsilon": "much"}),
+        lambda: agent_from("epsilon-greedy", {"epsilon": "2"}),
+        lambda: environment_from("gaussian", {"num_arms": "1"}),
+        lambda: environment_from("bernoulli", {"means": "0.9,x"}),
+        lambda: environment_from("bernoulli", {"means": "0.9"}),
+    ):
+        with pytest.raises(ConfigError, match=r"epsilon|num_arms|means"):
+            call()
+
+
+def test_rewards_from_a_file(tmp_path):
+    matrix = np.array([[0.5, 1.0], [0.0, 0.25]])
+    np.save(tmp_path / "rewards.npy", matrix)
+    np.savetxt(tmp_path / "rewards.csv", matrix, delimiter=",")
+    for name in ("rewards.npy", "rewards.csv"):
+        environment = environment_from("adversarial", {"rewards": str(tmp_path / name)})
+        np.testing.assert_array_equal(environment.rewards, matrix)
+    (tmp_path / "words.csv").write_text("a,b\nc,d\n")
+    np.save(tmp_path / "objects.npy", np.array([{}, {}], object), allow_pickle=True)
+    whole = (tmp_path / "rewards.npy").read_bytes()
+    (tmp_path / "short.npy").write_bytes(whole[:-8])
+    (tmp_path / "empty.npy").write_bytes(b"")
+    for name in ("missing.npy", "words.csv", "objects.npy", "short.npy", "empty.npy"):
+        with pytest.raises(ConfigError, match=name):
+            environment_from("adversarial", {"rewards": str(tmp_path / name)})
+    with pytest.raises(ConfigError, match="rewards"):
+        environment_from("adversarial", {})
+
+
+# Runs.
+
+
+@pytest.mark.parametrize(
+    "call", [run, lambda *given, **named: compare([given[0]], *given[1:], **named)]
+)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_runs", 0),
+        ("num_runs", -5),
+        ("num_runs", 2.5),
+        ("num_runs", "10"),
+        ("num_steps", 0),
+        ("num_steps", -1),
+        ("num_steps", 1.5),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("seed", 0.5),
+        ("threads", 0),
+        ("threads", -1),
+        ("threads", 1.5),
+        ("late_steps", 0),
+        ("late_steps", 51),
+        ("steps_per_point", 0),
+        ("steps_per_point", 2.5),
+    ],
+)
+def test_run_options(call, name, value):
+    options = {"num_runs": 3, "num_steps": 50, name: value}
+    with pytest.raises(ConfigError) as caught:
+        call(EpsilonGreedy(), Gaussian(), **options)
+    assert name in str(caught.value)
+    assert repr(value) in str(caught.value).replace(",", "")
+
+
+def test_no_agents():
+    with pytest.raises(ConfigError, match="agent"):
+        compare([], Gaussian(), num_runs=3, num_steps=5)
+
+
+@pytest.mark.parametrize("agent", [3, "epsilon-greedy", None, EpsilonGreedy, object()], ids=str)
+def test_what_is_no_agent(agent):
+    with pytest.raises(HotloopError) as caught:
+        run(agent, Gaussian(), num_runs=3, num_steps=5)
+    assert "JittedAgent" in str(caught.value)
+
+
+@pytest.mark.parametrize("where", [3, "gaussian", Gaussian, object()], ids=str)
+def test_what_is_no_environment(where):
+    with pytest.raises(HotloopError) as caught:
+        run(EpsilonGreedy(), where, num_runs=3, num_steps=5)
+    assert "JittedEnvironment" in str(caught.value)
+
+
+@pytest.mark.parametrize("agent", [LinUCB(), LinTS()], ids=lambda agent: agent.name)
+@pytest.mark.parametrize("where", [Gaussian(), Bernoulli()], ids=lambda where: where.name)
+def test_linear_agents_need_contexts(agent, where):
+    with pytest.raises(ConfigError, match="linear-contextual") as caught:
+        run(agent, where, num_runs=3, num_steps=5)
+    assert agent.name in str(caught.value)
+    assert where.name in str(caught.value)
+
+
+@pytest.mark.parametrize("agent", [BetaThompson(), KLUCB(), EXP3()], ids=lambda agent: agent.name)
+@pytest.mark.parametrize(
+    "where",
+    [
+        Gaussian(),
+        RandomWalk(),
+        AbruptChange(),
+        LinearContextual(),
+        Adversarial(rewards=[[0.0, 1.5]] * 5),
+        Adversarial(rewards=[[0.0, -0.5]] * 5),
+    ],
+    ids=lambda where: where.name,
+)
+def test_agents_of_bounded_rewards(agent, where):
+    with pytest.raises(ConfigError, match=r"0 to 1|0 or 1") as caught:
+        run(agent, where, num_runs=3, num_steps=5)
+    assert agent.name in str(caught.value)
+    assert where.name in str(caught.value)
+
+
+def test_adversarial_rewards_that_end_too_soon():
+    with pytest.raises(ConfigError, match=r"7.*10"):
+        run(EpsilonGreedy(), Adversarial(rewards=np.ones((7, 2))), num_runs=3, num_steps=10)
+
+
+def test_quantities_of_a_difference():
+    comparison = compare([EpsilonGreedy(), UCB()], num_runs=3, num_steps=5)
+    with pytest.raises(BanditError, match="final_regret") as caught:
+        comparison.difference(0, 1, "final_regrets")
+    assert "final_regrets" in str(caught.value)
+    assert "late_optimal" in str(caught.value)
+
+
+def test_a_comparison_refuses_one_bad_agent():
+    with pytest.raises(ConfigError, match="lin-ucb"):
+        compare([EpsilonGreedy(), LinUCB()], Gaussian(), num_runs=3, num_steps=5)
+
+
+# One's own.
+
+
+def choose(state, params, step, uniform):
+    return 0
+
+
+def update(state, params, step, arm, reward):
+    pass
+
+
+def reward(state, params, step, arm, uniform):
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("choose", 3),
+        ("update", None),
+        ("start", 5),
+        ("state_size", -1),
+        ("state_size", 1.5),
+        ("state_size", None),
+        ("params", ("a",)),
+        ("params", ((1.0, 2.0),)),
+    ],
+)
+def test_own_agents_are_checked_when_made(name, value):
+    good = {"choose": choose, "update": update, "state_size": 1}
+    JittedAgent(**good)
+    with pytest.raises(ConfigError, match=f"`{name}`"):
+        JittedAgent(**{**good, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_arms", 1),
+        ("num_arms", 0),
+        ("num_arms", 2.5),
+        ("reward", None),
+        ("mean", 0.5),
+        ("start", 5),
+        ("state_size", -1),
+        ("params", "abc"),
+    ],
+)
+def test_own_environments_are_checked_when_made(name, value):
+    good = {"num_arms": 2, "reward": reward}
+    JittedEnvironment(**good)
+    with pytest.raises(ConfigError, match=f"`{name}`"):
+        JittedEnvironment(**{**good, name: value})
+
+
+def test_functions_that_numba_cannot_compile():
+    def strange(state, params, step, uniform):
+        return {"arm": object()}["arm"]
+
+    agent_of = {"update": update, "state_size": 1, "name": "strange"}
+    with pytest.raises(HotloopError, match="strange") as caught:
+        run(JittedAgent(choose=strange, **agent_of), Gaussian(), num_runs=3, num_steps=5)
+    assert "Numba" in str(caught.value)
+    assert "choose" in str(caught.value)
+
+
+# Files.
+
+
+@pytest.fixture
+def saved(tmp_path):
+    result = run(
+        EpsilonGreedy(step_size=0.25), RandomWalk(num_arms=4), num_runs=300, num_steps=40,
+        arm_shares=True, seed=2**64 - 1,
+    )  # fmt: skip
+    return result, result.save(tmp_path / "result.npz")
+
+
+def test_a_file_there_and_back(saved):
+    result, path = saved
+    back = Result.load(path)
+    assert back.agent == result.agent
+    assert back.environment == result.environment
+    for name in ("seed", "num_runs", "num_steps", "steps_per_point", "late_steps", "elapsed_s"):
+        assert getattr(back, name) == getattr(result, name)
+    for name in ("reward", "reward_se", "optimal_se", "regret", "arm_share", "final_regrets"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(result, name))
+    assert back.late_reward == result.late_reward
+    assert back.to_dict(curves=True) == result.to_dict(curves=True)
+
+
+@pytest.mark.parametrize(
+    "agent", [EpsilonGreedy(), UCB(step_size=0.5), Gradient(baseline=False)], ids=str
+)
+@pytest.mark.parametrize(
+    "where",
+    [Gaussian(means=(0.5, 1.0)), Bernoulli(means=(0.1, 0.2, 0.3)), Adversarial(rewards=np.eye(6))],
+    ids=lambda where: where.name,
+)
+def test_descriptions_there_and_back(agent, where, tmp_path):
+    result = run(agent, where, num_runs=3, num_steps=5)
+    back = Result.load(result.save(tmp_path / "result.npz"))
+    assert back.agent == agent
+    assert back.environment.describe() == where.describe()
+
+
+def test_files_cut_short(saved, tmp_path):
+    _, path = saved
+    stored = path.read_bytes()
+    cut = tmp_path / "cut.npz"
+    for length in [*range(0, len(stored), max(1, len(stored) // 40)), len(stored) - 1]:
+        cut.write_bytes(stored[:length])
+        with pytest.raises(BanditError, match=r"cut\.npz") as caught:
+            Result.load(cut)
+        assert "cut short" in str(caught.value)
+        assert "again" in str(caught.value)
+
+
+def changed(path, **arrays):
+    """The same file with other arrays in it."""
+    with np.load(path) as file:
+        held = {name: file[name] for name in file.files}
+    held.update(arrays)
+    other = path.with_name("changed.npz")
+    np.savez(other, **{name: array for name, array in held.items() if array is not None})
+    return other
+
+
+def about(path):
+    with np.load(path) as file:
+        return file["about"].tobytes().decode()
+
+
+def encoded(text):
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def test_files_of_another_version(saved):
+    _, path = saved
+    text = about(path)
+    assert '"format": 1' in text
+    other = changed(path, about=encoded(text.replace('"format": 1', '"format": 99')))
+    with pytest.raises(BanditError, match="99") as caught:
+        Result.load(other)
+    assert "1" in str(caught.value)
+    assert "again" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"seed"', '"sead"'),
+        ('"late_steps"', '"late_stepz"'),
+        ('"elapsed_s"', '"elapsed"'),
+        ('"agent"', '"agemt"'),
+        ('"environment"', '"enviroment"'),
+        ('"name"', '"nane"'),
+        ("epsilon-greedy", "epsilon-greedier"),
+        ('"epsilon": 0.1', '"epsilon": 7'),
+        ("{", "[{"),
+        ("}", ""),
+    ],
+)
+def test_files_whose_description_is_wrong(saved, old, new):
+    _, path = saved
+    text = about(path)
+    assert old in text
+    with pytest.raises(HotloopError):
+        Result.load(changed(path, about=encoded(text.replace(old, new))))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "3", "null"])
+def test_files_without_description(saved, text):
+    _, path = saved
+    with pytest.raises(BanditError):
+        Result.load(changed(path, about=encoded(text)))
+
+
+@pytest.mark.parametrize("name", ["about", "sums", "final_regrets"])
+def test_files_in_which_something_is_missing(saved, name):
+    _, path = saved
+    with pytest.raises(BanditError, match="changed"):
+        Result.load(changed(path, **{name: None}))
+
+
+def test_files_whose_sums_are_cut_short(saved):
+    _, path = saved
+    with np.load(path) as file:
+        sums = file["sums"]
+    for length in (0, 31, 100, len(sums) - 8):
+        with pytest.raises(BanditError, match="cut short"):
+            Result.load(changed(path, sums=sums[:length]))
+
+
+def test_files_of_something_else(tmp_path):
+    (tmp_path / "words.npz").write_text("hello")
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    np.savez(tmp_path / "pickle.npz", about=np.array([{}], object))
+    with pytest.raises(BanditError, match=r"missing\.npz"):
+        Result.load(tmp_path / "missing.npz")
+    for name in ("words.npz", "other.npz", "pickle.npz"):
+        with pytest.raises(BanditError, match=name):
+            Result.load(tmp_path / name)
+    with pytest.raises(BanditError):
+        Result.load(tmp_path)  # a directory
+
+
+def test_where_nothing_can_be_written(saved, tmp_path):
+    result, path = saved
+    before = path.read_bytes()
+    with pytest.raises(OutputError, match="inside"):
+        result.save(path / "inside.npz")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OutputError, match="folder"):
+        result.save(tmp_path / "folder")
+    assert path.read_bytes() == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "result.npz"]
+
+
+def test_results_of_ones_own_stay_in_memory(tmp_path):
+    agent = JittedAgent(choose=choose, update=update, state_size=1, name="mine")
+    result = run(agent, Gaussian(), num_runs=3, num_steps=5)
+    with pytest.raises(BanditError, match="mine"):
+        result.save(tmp_path / "result.npz")
+    assert not list(tmp_path.iterdir())
+    assert result.to_dict()["num_runs"] == 3

@@ -1,0 +1,745 @@
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hotloop.bandits import EpsilonGreedy, Gaussian, RandomWalk, run
+from hotloop.bandits import grid as grid_module
+from hotloop.bandits.grid import Grid, picture_axes, values_from
+from hotloop.bandits.grid_file import GridFile, Piece
+from hotloop.errors import (
+    BanditError,
+    ConfigError,
+    MissingExtraError,
+    OutputError,
+    UnknownNameError,
+)
+
+
+def make_grid(**changed):
+    """24 points in two environments."""
+    settings = {
+        "agent_fields": {"epsilon": "2**-7:2**-2:x2", "step_size": "none,0.1"},
+        "environment_name": "random-walk",
+        "environment_fields": {"walk": [0.01, 0.1]},
+        "num_steps": 60,
+    }
+    return Grid("epsilon-greedy", **(settings | changed))
+
+
+def stored(path):
+    """All sums by what they are of; the numbers of points in the file don't matter."""
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute(
+            "SELECT config, seed, first_run, num_runs, kernel_version, blob "
+            "FROM sums JOIN points ON points.id = point"
+        ).fetchall()
+    connection.close()
+    found = {row[:-1]: row[-1] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def content(table):
+    return [(row.config, row.result.sums.to_bytes()) for row in table.rows]
+
+
+# --- ranges
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("0.01,0.1", [0.01, 0.1]),
+        ("none, 0.1,true", [None, 0.1, True]),
+        ("2**-3:2**-1:x2", [0.125, 0.25, 0.5]),
+        ("1/8:1/2:x2", [0.125, 0.25, 0.5]),
+        ("0.1:0.5:0.1", [0.1, 0.2, 0.3, 0.4, 0.5]),  # not 0.30000000000000004
+        ("0:1:0.3", [0.0, 0.3, 0.6, 0.9]),
+        ("0.5:0.1:-0.2", [0.5, 0.3, 0.1]),
+        ("4:1:x0.5", [4.0, 2.0, 1.0]),
+        ("2:10:4,20", [2, 6, 10, 20]),
+        ("2:16:x2", [2, 4, 8, 16]),
+        ("-1:-4:x2", [-1, -2, -4]),
+        ("3:3:1", [3]),
+        ("1e-999999999:1:0.5", [0.0, 0.5, 1.0]),
+    ],
+)
+def test_ranges(text, values):
+    found = values_from("field", text)
+    assert found == values
+    assert list(map(type, found)) == list(map(type, values))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "a value is missing"),
+        ("0.1,,0.2", "a value is missing"),
+        ("0.1:0.5", "must have three parts"),
+        ("1:2:3:4", "must have three parts"),
+        ("0.1:0.5:0", "the step of `0.1:0.5:0` is 0"),
+        ("a,b", "got 'a'"),
+        (":1:2", "got ''"),
+        ("none:1:2", "made of finite numbers, got 'none'"),
+        ("0:inf:1", "made of finite numbers, got 'inf'"),
+        ("-2**0.5:1:1", "got '-2**0.5'"),
+        (f"0:1{'0' * 400}:1", "made of finite numbers, got '1000"),
+        ("0:1:x2", "ends of one sign"),
+        ("-1:1:x2", "ends of one sign"),
+        ("1:8:x1", "a factor above 0 but 1"),
+        ("1:0:0.1", "leads away from its end"),
+        ("8:1:x2", "leads away from its end"),
+        ("0:1:1e-9", "more than 10,000 values"),
+    ],
+)
+def test_ranges_written_wrongly(text, why):
+    with pytest.raises(ConfigError) as caught:
+        values_from("epsilon", text)
+    assert str(caught.value).startswith(f"`epsilon={text}` is no range: ")
+    assert why in str(caught.value)
+    assert "steps as 0.1:0.5:0.1" in str(caught.value)
+
+
+# --- points
+
+
+def test_points_are_the_product(tmp_path):
+    grid = make_grid()
+    assert len(grid) == 24
+    assert grid.ranges == {
+        "epsilon": [2.0**power for power in range(-7, -1)],
+        "step_size": [None, 0.1],
+        "env.walk": [0.01, 0.1],
+    }
+    rows = grid.run(tmp_path / "grid.sqlite", num_runs=4).rows
+    assert rows[1].settings == {"epsilon": 2.0**-7, "step_size": 0.1, "env.walk": 0.01}
+    assert rows[1].agent == EpsilonGreedy(epsilon=2.0**-7, step_size=0.1)
+    assert rows[-1].environment == RandomWalk(walk=0.1)
+
+
+@pytest.mark.parametrize("values", ["0.5,1/2,2**-1", [0.5, np.float64(0.5)], 0.5])
+def test_two_spellings_are_one_point(values):
+    assert len(Grid("epsilon-greedy", {"epsilon": values})) == 1
+    assert len(Grid("epsilon-greedy", {"epsilon": [1, 1.0]})) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "num"),
+    [
+        ("bernoulli", {"means": "0.9,0.8;0.5,0.4"}, 2),
+        ("bernoulli", {"means": [(0.9, 0.8), [0.5, 0.4]]}, 2),
+        ("bernoulli", {"means": (0.9, 0.8)}, 1),
+        ("gaussian", {"means": "none;1,2", "noise": "1,2"}, 4),
+        ("gaussian", {"means": [None, (1, 2)]}, 2),
+        ("gaussian", {"num-arms": "2:6:2"}, 3),
+        ("adversarial", {"rewards": np.eye(3)}, 1),
+        ("adversarial", {"rewards": [np.eye(3), np.eye(4)]}, 2),
+        ("adversarial", {"rewards": [[0.0, 1.0], [1.0, 0.0]]}, 1),
+    ],
+)
+def test_environments(name, given, num):
+    assert len(Grid("ucb", environment_name=name, environment_fields=given, num_steps=2)) == num
+
+
+def test_a_matrix_is_told_by_its_digest(tmp_path):
+    np.save(tmp_path / "one.npy", np.eye(3))
+    np.save(tmp_path / "two.npy", 1 - np.eye(3))
+    files = f"{tmp_path}/one.npy;{tmp_path}/two.npy"
+    inner = {"environment_name": "adversarial", "num_steps": 3}
+    grid = Grid("ucb", environment_fields={"rewards": files}, **inner)
+    table = grid.run(tmp_path / "grid.sqlite", num_runs=4)
+    assert [row.settings["env.rewards"] for row in table.rows] == files.split(";")
+    again = Grid("ucb", environment_fields={"rewards": np.eye(3)}, **inner)
+    assert again.run(tmp_path / "grid.sqlite", num_runs=4).computed_run_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "more", "error", "message"),
+    [
+        (("epsilon-gredy",), {}, UnknownNameError, "did you mean 'epsilon-greedy'"),
+        (("ucb", {"cc": "1"}), {}, UnknownNameError, "did you mean 'c'"),
+        (("ucb",), {"environment_name": "gausian"}, UnknownNameError, "mean 'gaussian'"),
+        (("ucb",), {"environment_fields": {"nois": 1}}, UnknownNameError, "mean 'noise'"),
+        (("epsilon-greedy", {"epsilon": "0.1,1.5"}), {}, ConfigError, "the point epsilon = 1.5"),
+        (("epsilon-greedy", {"epsilon": []}), {}, ConfigError, "one value or more"),
+        (("ucb", {"c": "1:9000:1", "step_size": "0.0001:1:0.0001"}), {}, ConfigError, "at most"),
+        (
+            ("ucb",),
+            {"environment_fields": {"num-arms": 2, "num_arms": 3}},
+            ConfigError,
+            "given twice",
+        ),
+        (
+            ("ucb",),
+            {"environment_name": "adversarial", "environment_fields": {"rewards": np.ones(3)}},
+            ConfigError,
+            "shape",
+        ),
+        (("ucb",), {"num_steps": 0}, ConfigError, "steps"),
+        (("ucb",), {"late_steps": 2000}, ConfigError, "late_steps"),
+        (("beta-thompson",), {}, ConfigError, "beta-thompson"),
+        (("lin-ucb", {"alpha": "1,2"}), {}, ConfigError, "lin-ucb"),
+    ],
+)
+def test_bad_grids_before_anything_runs(args, more, error, message):
+    with pytest.raises(error, match=message) as caught:
+        Grid(*args, **more)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("changed", [{"num_runs": 0}, {"seed": -1}, {"threads": 0}])
+def test_bad_runs(tmp_path, changed):
+    with pytest.raises(ConfigError):
+        make_grid().run(tmp_path / "grid.sqlite", **changed)
+    assert not (tmp_path / "grid.sqlite").exists()
+
+
+# --- the same bits
+
+
+def test_a_point_is_what_run_gives(tmp_path):
+    grid = Grid("epsilon-greedy", {"epsilon": "0.01,0.1"}, num_steps=50, late_steps=7)
+    table = grid.run(tmp_path / "grid.sqlite", num_runs=2100, seed=2**64 - 1)
+    for row, epsilon in zip(table.rows, (0.01, 0.1), strict=True):
+        agent = EpsilonGreedy(epsilon=epsilon)
+        alone = run(agent, Gaussian(), num_runs=2100, num_steps=50, seed=2**64 - 1, late_steps=7)
+        assert row.result.sums.to_bytes() == alone.sums.to_bytes()
+        assert row.mean_reward == alone.mean_reward
+        assert row.late_optimal == alone.late_optimal
+        assert row.final_regret == alone.final_regret
+
+
+def test_neither_groups_nor_threads_change_a_bit(tmp_path, monkeypatch):
+    files = {}
+    for group, threads in ((1, 1), (3, 2), (8, 2), (8, 5)):
+        monkeypatch.setattr(grid_module, "_MAX_GROUP", group)
+        path = tmp_path / f"{group}_{threads}.sqlite"
+        table = make_grid().run(path, num_runs=2500, threads=threads)
+        assert table.threads == threads
+        files[group, threads] = stored(path), content(table)
+    first, *others = files.values()
+    assert all(other == first for other in others)
+
+
+def test_points_do_not_depend_on_those_beside_them(tmp_path):
+    alone = Grid("ucb", {"c": 2}, num_steps=40).run(tmp_path / "one.sqlite", num_runs=300)
+    among = Grid("ucb", {"c": "0.5:5:0.5"}, num_steps=40)
+    among = among.run(tmp_path / "two.sqlite", num_runs=300)
+    assert content(alone)[0] in content(among)
+
+
+# --- resume and extend
+
+
+def test_what_is_there_is_not_computed_again(tmp_path, monkeypatch):
+    path = tmp_path / "grid.sqlite"
+    first = make_grid().run(path, num_runs=100)
+    assert first.computed_run_steps == 24 * 100 * 60
+
+    def fail(*args, **kwargs):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(grid_module, "chunk_sums", fail)
+    second = make_grid().run(path, num_runs=100)
+    assert content(second) == content(first)
+    assert second.computed_run_steps == 0
+    assert math.isnan(second.kernel_share)
+    assert second.to_dict()["kernel_share"] is None
+
+
+@pytest.mark.parametrize("steps", [(100, 2048, 5000), (5000, 100, 6144), (2047, 2049)])
+def test_more_runs_equal_as_many_at_once(tmp_path, steps):
+    grid = Grid("ucb", {"c": "1,2"}, num_steps=30)
+    for num_runs in steps:
+        table = grid.run(tmp_path / "grown.sqlite", num_runs=num_runs)
+        at_once = grid.run(tmp_path / f"{num_runs}.sqlite", num_runs=num_runs)
+        assert content(table) == content(at_once)
+
+
+def test_full_chunks_are_kept_and_the_last_one_replaced(tmp_path):
+    path, grid = tmp_path / "grid.sqlite", Grid("ucb", {"c": "1,2"}, num_steps=30)
+    grid.run(path, num_runs=2048 + 100)
+    more = grid.run(path, num_runs=2048 + 300)
+    assert more.computed_run_steps == 2 * 300 * 30
+    pieces = sorted((first, num) for _, _, first, num, _ in stored(path))
+    assert pieces == [(0, 2048)] * 2 + [(2048, 300)] * 2
+
+
+def test_other_points_and_seeds_live_beside(tmp_path):
+    path = tmp_path / "grid.sqlite"
+    first = make_grid().run(path, num_runs=50)
+    before = stored(path)
+    other = make_grid().run(path, num_runs=50, seed=1)
+    longer = make_grid(num_steps=61).run(path, num_runs=50)
+    assert other.computed_run_steps == 24 * 50 * 60
+    assert longer.computed_run_steps == 24 * 50 * 61
+    assert content(other) != content(first)
+    after = stored(path)
+    assert len(after) == 3 * 24
+    assert before.items() <= after.items()
+    # Some points are new, some are there.
+    wider = make_grid(agent_fields={"epsilon": "2**-7,0.9", "step_size": "none"})
+    assert wider.run(path, num_runs=50).computed_run_steps == 2 * 50 * 60
+
+
+def test_rows_of_other_kernels_are_left_alone(tmp_path, monkeypatch):
+    path, grid = tmp_path / "grid.sqlite", Grid("ucb", {"c": "1,2"}, num_steps=30)
+    old = grid.run(path, num_runs=50)
+    assert old.num_of_other_kernels == 0
+    before = stored(path)
+    monkeypatch.setattr(grid_module, "KERNEL_VERSION", grid_module.KERNEL_VERSION + 1)
+    new = grid.run(path, num_runs=50)
+    assert new.computed_run_steps == 2 * 50 * 30
+    assert new.num_of_other_kernels == 2
+    after = stored(path)
+    assert len(after) == 4
+    assert before.items() <= after.items()
+
+
+# --- stopped and killed
+
+_CHILD = """
+import sys
+from hotloop.bandits.grid import Grid
+grid = Grid(
+    "epsilon-greedy",
+    {"epsilon": "2**-7:2**-2:x2", "step_size": "none,0.1"},
+    environment_name="random-walk",
+    environment_fields={"walk": [0.01, 0.1, 1.0]},
+    num_steps=int(sys.argv[2]),
+)
+grid.run(sys.argv[1] + ".first", num_runs=1)  # loads the kernels: what is killed is a grid at work
+print("ready", flush=True)
+grid.run(sys.argv[1], num_runs=7000, threads=2)
+print("finished", flush=True)
+"""
+
+
+def start_child(path, num_steps=100):
+    """A grid of 36 points, 4 chunks each, in a process of its own."""
+    command = [sys.executable, "-c", _CHILD, str(path), str(num_steps)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+def finish(child):
+    out, _ = child.communicate(timeout=120)
+    assert child.returncode == 0
+    assert out == "finished\n"
+
+
+def left_behind(path):
+    """What a killed process left, read from a copy: the log is for the next grid to recover."""
+    copy = path.with_name("copy.sqlite")
+    for end in ("", "-wal"):
+        if Path(f"{path}{end}").exists():
+            shutil.copy(f"{path}{end}", f"{copy}{end}")
+    with sqlite3.connect(copy) as connection:
+        has_tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+    connection.close()
+    found = stored(copy) if has_tables else {}  # else it was killed before its first transaction
+    for end in ("", "-wal", "-shm"):
+        Path(f"{copy}{end}").unlink(missing_ok=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kills", "num_steps"), [(3, 200), pytest.param(20, 600, marks=pytest.mark.slow)]
+)
+def test_killed_at_random_moments(tmp_path, kills, num_steps):
+    """The finished table equals that of a grid never killed; nothing that was stored is lost."""
+    draw = random.Random(kills)
+    child = start_child(tmp_path / "whole.sqlite", num_steps)
+    ready_at = time.monotonic()
+    finish(child)
+    whole = stored(tmp_path / "whole.sqlite")
+    assert len(whole) == 36 * 4
+    usual_s = time.monotonic() - ready_at
+
+    hits, path, before = 0, tmp_path / "killed.sqlite", {}
+    num_files = 0
+    while hits < kills:
+        child = start_child(path, num_steps)
+        # From the file's making to its last row; commits come every quarter of a second.
+        try:
+            child.wait(draw.uniform(0, 0.6 * usual_s))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        hits += child.returncode == -signal.SIGKILL
+        child.stdout.close()
+        now = left_behind(path)
+        assert before.items() <= now.items() <= whole.items()
+        before = now
+        if child.returncode == 0:  # finished between two kills: the next ones hit a new grid
+            assert now == whole
+            num_files += 1
+            path, before = tmp_path / f"killed_{num_files}.sqlite", {}
+    finish(start_child(path, num_steps))
+    assert stored(path) == whole
+
+
+def test_ctrl_c_keeps_what_ended(tmp_path, monkeypatch):
+    path = tmp_path / "grid.sqlite"
+    whole = make_grid().run(tmp_path / "whole.sqlite", num_runs=2500)
+    monkeypatch.setattr(grid_module, "_COMMIT_S", 1e9)
+    reports = []
+
+    def interrupt(progress):
+        reports.append(progress)
+        if progress.run_steps > 0.4 * progress.all_run_steps:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_grid().run(path, num_runs=2500, on_progress=interrupt)
+    there = sum(num for _, _, _, num, _ in stored(path)) * 60
+    assert reports[-1].run_steps <= there < reports[-1].all_run_steps
+    rest = make_grid().run(path, num_runs=2500)
+    assert rest.computed_run_steps == 24 * 2500 * 60 - there
+    assert content(rest) == content(whole)
+    assert stored(path) == stored(whole.path)
+
+
+def test_an_error_in_a_kernel_keeps_what_ended(tmp_path, monkeypatch):
+    path, original, count = tmp_path / "grid.sqlite", grid_module.chunk_sums, []
+
+    def fail(*args, **kwargs):
+        count.append(1)
+        if len(count) == 4:
+            raise BanditError("an arm gave NaN")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(grid_module, "chunk_sums", fail)
+    with pytest.raises(BanditError, match="an arm gave NaN"):
+        make_grid().run(path, num_runs=2500, threads=1)
+    monkeypatch.setattr(grid_module, "chunk_sums", original)
+    kept = len(stored(path))
+    assert kept > 0
+    table = make_grid().run(path, num_runs=2500)
+    assert content(table) == content(make_grid().run(tmp_path / "whole.sqlite", num_runs=2500))
+    assert threading.active_count() < 20  # threads end with their grid
+
+
+def test_a_quarter_of_a_second_is_the_most_that_is_not_in_the_file(tmp_path, monkeypatch):
+    path, original = tmp_path / "grid.sqlite", grid_module.chunk_sums
+    lags = []
+
+    def slow(agents, *args, **kwargs):
+        time.sleep(0.1)
+        return original(agents, *args, **kwargs)
+
+    seen = {"rows": 0, "at": time.monotonic()}
+
+    def look(progress):
+        rows, there = progress.run_steps // (50 * 60), len(stored(path))
+        if there == rows:
+            seen.update(rows=rows, at=time.monotonic())
+        lags.append(time.monotonic() - seen["at"])
+
+    monkeypatch.setattr(grid_module, "chunk_sums", slow)
+    monkeypatch.setattr(grid_module, "_MAX_GROUP", 1)
+    make_grid().run(path, num_runs=50, threads=2, on_progress=look)
+    assert len(lags) > 10
+    assert max(lags) < 0.25 + 0.45  # of some 1.3 s
+
+
+def test_progress(tmp_path):
+    path, reports = tmp_path / "grid.sqlite", []
+    make_grid().run(path, num_runs=2048)
+    make_grid().run(path, num_runs=5000, on_progress=reports.append)
+    first, last = reports[0], reports[-1]
+    assert first.kept_run_steps == first.run_steps == 24 * 2048 * 60
+    assert last.points == last.all_points == 24
+    assert last.run_steps == last.all_run_steps == 24 * 5000 * 60
+    assert last.left_s == 0
+    assert all(one.run_steps <= other.run_steps for one, other in pairwise(reports))
+
+
+def test_two_processes_at_once(tmp_path):
+    path = tmp_path / "grid.sqlite"
+    children = [start_child(path) for _ in range(2)]
+    for child in children:
+        finish(child)
+    finish(start_child(tmp_path / "whole.sqlite"))
+    assert stored(path) == stored(tmp_path / "whole.sqlite")
+
+
+def test_a_chunk_that_another_process_took_away_is_computed_again(tmp_path, monkeypatch):
+    """Another process adds runs meanwhile, which replaces the last chunk of ours."""
+    path, grid = tmp_path / "grid.sqlite", Grid("ucb", {"c": "1,2"}, num_steps=30)
+    expected = grid.run(tmp_path / "whole.sqlite", num_runs=100)
+    pieces, calls = GridFile.pieces, []
+
+    def meanwhile(self, points):
+        found = pieces(self, points)
+        calls.append(1)
+        if len(calls) == 1:
+            grid.run(path, num_runs=3000)
+        return found
+
+    grid.run(path, num_runs=100)
+    monkeypatch.setattr(GridFile, "pieces", meanwhile)
+    assert content(grid.run(path, num_runs=100)) == content(expected)
+    assert len(calls) > 2
+
+
+# --- files
+
+
+def refused(path, error, message):
+    """The grid says what is wrong, and the file stays as it is."""
+    before = path.read_bytes()
+    with pytest.raises(error, match=message) as caught:
+        make_grid().run(path, num_runs=50)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_no_sqlite_file(tmp_path):
+    path = tmp_path / "grid.sqlite"
+    path.write_text("something of the user's, " * 100)
+    refused(path, BanditError, "is no grid of hotloop's")
+
+
+def test_another_programs_sqlite_file(tmp_path):
+    path = tmp_path / "grid.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE meta (one, two, three)")
+        connection.execute("CREATE TABLE bookmarks (address)")
+    connection.close()
+    refused(path, BanditError, "no grid of hotloop's: it has the tables bookmarks, meta")
+
+
+def test_a_grid_of_another_format(tmp_path):
+    path = tmp_path / "grid.sqlite"
+    make_grid().run(path, num_runs=50)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = '2' WHERE name = 'version'")
+    connection.close()
+    refused(path, BanditError, "is a grid of format 2, made by hotloop .* reads format 1")
+
+
+@pytest.mark.parametrize("size", [50, 4000, 4096, 100_000, 1_000_001, -4096, -5000])
+def test_a_file_cut_short(tmp_path, size):
+    path = tmp_path / "grid.sqlite"
+    make_grid(num_steps=1000).run(path, num_runs=50)
+    os.truncate(path, size if size > 0 else path.stat().st_size + size)
+    refused(path, BanditError, "damaged|no grid of hotloop's")
+
+
+def test_an_empty_file_is_a_new_one(tmp_path):
+    """So is one whose maker was killed before its first transaction."""
+    path = tmp_path / "grid.sqlite"
+    path.touch()
+    assert make_grid().run(path, num_runs=50).computed_run_steps > 0
+    connection = sqlite3.connect(tmp_path / "begun.sqlite")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    assert make_grid().run(tmp_path / "begun.sqlite", num_runs=50).computed_run_steps > 0
+
+
+def test_a_table_that_is_gone(tmp_path):
+    path = tmp_path / "grid.sqlite"
+    make_grid().run(path, num_runs=50)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE sums")
+    connection.close()
+    refused(path, BanditError, "damaged .no such table: sums")
+
+
+@pytest.mark.parametrize("blob", [b"", b"x" * 40, None])
+def test_damaged_sums(tmp_path, blob):
+    path = tmp_path / "grid.sqlite"
+    make_grid().run(path, num_runs=50)
+    with sqlite3.connect(path) as connection:
+        if blob is None:  # one bit
+            (blob,) = connection.execute("SELECT blob FROM sums WHERE point = 7").fetchone()
+            blob = blob[:100] + bytes([blob[100] ^ 1]) + blob[101:]
+        connection.execute("UPDATE sums SET blob = ? WHERE point = 7", (blob,))
+    connection.close()
+    refused(path, BanditError, "point 7")
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "file" / "grid.sqlite", tmp_path / "folder"):
+        with pytest.raises(OutputError, match="can't be written"):
+            make_grid().run(path, num_runs=50)
+    made = tmp_path / "new" / "folder" / "grid.sqlite"
+    make_grid().run(made, num_runs=50)
+    assert [one.name for one in made.parent.iterdir()] == ["grid.sqlite"]
+
+
+def test_a_full_disk(tmp_path):
+    """What fitted is kept; the same command goes on when there is space."""
+    path = tmp_path / "grid.sqlite"
+    begin, _, _ = _CHILD.partition('print("ready"')
+    limited = f"""{begin}
+import resource
+from hotloop.bandits import grid as grid_module
+from hotloop.errors import OutputError
+grid_module._COMMIT_S = 0
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+try:
+    grid.run(sys.argv[1], num_runs=7000)
+except OutputError as error:
+    print(error)
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", limited, str(path), "100"],
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "grid.sqlite can't be written" in child.stdout, child.stderr
+    there = stored(path)
+    assert 0 < len(there) < 36 * 4
+    finish(start_child(path))
+    finish(start_child(tmp_path / "whole.sqlite"))
+    assert stored(path) == stored(tmp_path / "whole.sqlite")
+    assert there.items() <= stored(path).items()
+
+
+def test_pieces_of_a_file(tmp_path):
+    """The file by itself: what is added is there, once."""
+    grid = Grid("ucb", num_steps=10)
+    table = grid.run(tmp_path / "grid.sqlite", num_runs=5)
+    sums = table.rows[0].result.sums
+    with GridFile(tmp_path / "own.sqlite", seed=3, kernel_version=1) as file:
+        one, other = file.ids(["{}", '{"a": 1}'])
+        assert file.ids(['{"a": 1}']) == [other]
+        rows = [(Piece(one, 0, 5), sums.to_bytes()), (Piece(other, 0, 5), sums.to_bytes())]
+        file.add(rows)
+        file.add(rows)
+        assert file.pieces([one, other]) == {Piece(one, 0, 5), Piece(other, 0, 5)}
+        assert file.sums(Piece(one, 0, 5)).to_bytes() == sums.to_bytes()
+        assert file.sums(Piece(one, 0, 6)) is None
+    with GridFile(tmp_path / "own.sqlite", seed=4, kernel_version=1) as file:
+        assert file.pieces([one, other]) == set()
+
+
+# --- the table
+
+
+@pytest.fixture
+def table(tmp_path):
+    grid = Grid("epsilon-greedy", {"epsilon": "0,0.1,1", "step_size": "none,0.1"}, num_steps=200)
+    return grid.run(tmp_path / "grid.sqlite", num_runs=600)
+
+
+def test_best_and_sorted(table):
+    assert [row.settings["epsilon"] for row in table.sorted()[-2:]] == [1, 1]  # random: reward 0
+    assert table.best().settings["epsilon"] == 0.1
+    regrets = [row.final_regret.mean for row in table.sorted("final_regret")]
+    assert regrets == sorted(regrets)
+    with pytest.raises(BanditError, match="did you mean 'mean_reward'"):
+        table.best("mean_rewards")
+
+
+def test_to_dict(table):
+    about = json.loads(json.dumps(table.to_dict(curves=True), allow_nan=False))
+    assert about["num_runs"] == 600
+    assert 0 < about["kernel_share"] <= 1
+    assert about["ranges"] == {"epsilon": [0, 0.1, 1], "step_size": [None, 0.1]}
+    point = about["points"][3]
+    assert point["settings"] == {"epsilon": 0.1, "step_size": 0.1}
+    assert point["agent"]["initial_value"] == 0
+    assert point["mean_reward"]["mean"] == table.rows[3].mean_reward.mean
+    assert len(point["reward"]) == 200
+
+
+def test_parquet(table, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table.save_parquet(tmp_path / "new" / "grid.parquet")
+    columns = parquet.read_table(tmp_path / "new" / "grid.parquet").to_pydict()
+    assert columns["epsilon"] == [0.0, 0.0, 0.1, 0.1, 1.0, 1.0]
+    assert columns["step_size"] == [None, 0.1] * 3
+    assert columns["env.num_arms"] == [10] * 6
+    assert columns["mean_reward"] == [row.mean_reward.mean for row in table.rows]
+    assert columns["late_optimal_se"] == [row.late_optimal.se for row in table.rows]
+    assert columns["step"][0] == list(range(1, 201))
+    assert columns["regret"][5] == table.rows[5].result.regret.tolist()
+    types = parquet.read_schema(tmp_path / "new" / "grid.parquet")
+    assert str(types.field("initial_value").type) == "double"
+    assert str(types.field("env.means").type) in ("null", "list<element: double>")
+    with pytest.raises(OutputError, match="can't be written"):
+        table.save_parquet(tmp_path / "grid.sqlite" / "grid.parquet")
+
+
+def test_parquet_without_pyarrow(table, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[parquet\]'"):
+        table.save_parquet(tmp_path / "grid.parquet")
+
+
+def test_parquet_of_matrices(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    outer = {"rewards": [np.eye(3), 1 - np.eye(3)]}
+    grid = Grid("exp3", environment_name="adversarial", environment_fields=outer, num_steps=3)
+    table = grid.run(tmp_path / "grid.sqlite", num_runs=10, seed=2**64 - 1)
+    columns = parquet.read_table(table.save_parquet(tmp_path / "x.parquet")).to_pydict()
+    assert len(set(columns["env.rewards"])) == 2
+    assert columns["seed"] == [2**64 - 1] * 2
+
+
+@pytest.mark.parametrize(
+    ("ranges", "axes"),
+    [
+        ({"epsilon": [0.1, 0.2]}, ("epsilon", None)),
+        ({"epsilon": [0.1, 0.2], "c": [1, 2]}, ("epsilon", "c")),
+        ({"step_size": [None, 0.1], "epsilon": [0.1, 0.2]}, ("epsilon", "step_size")),
+        ({"baseline": [True, False], "step_size": [0.1, 0.2]}, ("step_size", "baseline")),
+    ],
+)
+def test_what_a_picture_shows(ranges, axes):
+    assert picture_axes(ranges) == axes
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [{}, {"baseline": [True, False]}, {"a": [1, 2], "b": [1, 2], "c": [1, 2]}],
+)
+def test_no_picture(ranges):
+    with pytest.raises(ConfigError, match="one field or two that have several values"):
+        picture_axes(ranges)
+
+
+@pytest.mark.parametrize("quantity", ["mean_reward", "final_regret"])
+@pytest.mark.parametrize(
+    ("inner", "texts"),
+    [
+        ({"epsilon": "0.1,0.2"}, ["epsilon, dimensionless"]),
+        ({"epsilon": "0.1,0.2", "step_size": "none,0.1"}, ["step_size = none", "step_size = 0.1"]),
+        ({"epsilon": "0.1,0.2", "initial_value": "0,5"}, ["initial_value, units of reward"]),
+    ],
+)
+def test_pictures(tmp_path, inner, texts, quantity):
+    matplotlib = pytest.importorskip("matplotlib")
+    grid = Grid("epsilon-greedy", inner, num_steps=50)
+    table = grid.run(tmp_path / "grid.sqlite", num_runs=100)
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text as text
+        path = table.save_picture(tmp_path / "picture.svg", quantity)
+    drawn = path.read_text()
+    label = "reward per step" if quantity == "mean_reward" else "regret at the end, units of reward"
+    assert table.title == "epsilon-greedy · gaussian, 10 arms · 100 runs of 50 steps · seed 0"
+    for text in (*texts, label, "epsilon-greedy · gaussian, 10 arms"):
+        assert text in drawn
+    with pytest.raises(ConfigError, match="must end in"):
+        table.save_picture(tmp_path / "picture.jpg")

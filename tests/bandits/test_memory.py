@@ -1,0 +1,73 @@
+"""Memory does not grow with the number of runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hotloop.bandits import EpsilonGreedy, Gaussian, RandomWalk, compare, run
+
+MEASURE = """
+import resource
+from hotloop.bandits import EpsilonGreedy, Gaussian, run
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+options = {{"num_steps": {num_steps}, "threads": 2}}
+run(EpsilonGreedy(), Gaussian(), num_runs=4096, **options)
+before = peak()
+run(EpsilonGreedy(), Gaussian(), num_runs={num_runs}, **options)
+print(before, peak())
+"""
+
+
+def peaks(num_runs, num_steps):
+    """MiB at most before and after so many runs, in a process of its own."""
+    code = MEASURE.format(num_runs=num_runs, num_steps=num_steps)
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250
+    )
+    before, after = map(float, completed.stdout.split())
+    return before, after
+
+
+def test_sums_are_as_large_for_many_runs():
+    sizes = set()
+    for num_runs in (1, 300, 20_000):
+        result = run(
+            EpsilonGreedy(), Gaussian(), num_runs=num_runs, num_steps=50, arm_shares=True
+        )  # fmt: skip
+        sizes.add(len(result.sums.to_bytes()))
+        assert len(result.final_regrets) == min(num_runs, 8192)
+    assert len(sizes) == 1
+
+
+def test_points_are_at_most_so_many():
+    for num_steps in (2000, 2001, 12_345):
+        result = run(EpsilonGreedy(), Gaussian(num_arms=2), num_runs=3, num_steps=num_steps)
+        assert len(result.step) == num_steps if num_steps == 2000 else len(result.step) <= 1000
+        assert result.step[-1] == num_steps
+        assert (np.diff(result.step) > 0).all()
+
+
+def test_comparisons_keep_no_run():
+    agents = [EpsilonGreedy(epsilon=epsilon) for epsilon in (0.0, 0.1)]
+    comparison = compare(agents, RandomWalk(), num_runs=20_000, num_steps=20)
+    assert comparison.products.shape == (2, 2, 5)
+    assert all(len(result.final_regrets) == 8192 for result in comparison.results)
+
+
+def test_peak_does_not_grow_with_runs():
+    """Half a million runs: a single float32 of each would be 2 MiB, one of each step 100 MiB."""
+    before, after = peaks(500_000, 50)
+    assert after - before < 1.5
+
+
+@pytest.mark.slow
+def test_a_million_runs_within_200_mib():
+    _, after = peaks(1_000_000, 1000)
+    assert after < 200

@@ -1,0 +1,194 @@
+"""The figures of Sutton & Barto's chapter 2 and Bernoulli regrets, as computed independently.
+
+The values are from float64 runs that share nothing with hotloop; `error` is their standard error.
+Everything is compared within four standard errors, the two sides' together.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hotloop.bandits import (
+    KLUCB,
+    MOSS,
+    UCB,
+    UCB1,
+    Bernoulli,
+    BetaThompson,
+    EpsilonGreedy,
+    Gaussian,
+    Gradient,
+    Optimistic,
+    RandomWalk,
+    run,
+)
+from tests.bandits.laws import assert_near
+
+RUNS = 20_000
+
+# Figures 2.2 to 2.5: steps 901 … 1000, over 200,000 runs, to three digits.
+FIGURE_RUNS, ROUNDING = 200_000, 0.0003
+
+FIGURES = {
+    "2.2 greedy": (EpsilonGreedy(epsilon=0.0), 1.033, 0.358),
+    "2.2 0.01": (EpsilonGreedy(epsilon=0.01), 1.312, 0.594),
+    "2.2 0.1": (EpsilonGreedy(epsilon=0.1), 1.368, 0.798),
+    "2.3 optimistic": (Optimistic(initial_value=5.0, step_size=0.1), 1.501, 0.857),
+    "2.3 realistic": (EpsilonGreedy(epsilon=0.1, step_size=0.1), 1.351, 0.755),
+    "2.4 c = 2": (UCB(c=2.0), 1.488, 0.854),
+    "2.4 c = 1": (UCB(c=1.0), 1.525, 0.924),
+    "2.5 0.1": (Gradient(step_size=0.1), 5.501, 0.847),
+    "2.5 0.1 without": (Gradient(step_size=0.1, baseline=False), 5.207, 0.488),
+    "2.5 0.4": (Gradient(step_size=0.4), 5.435, 0.714),
+    "2.5 0.4 without": (Gradient(step_size=0.4, baseline=False), 4.800, 0.279),
+}
+
+
+@pytest.mark.parametrize("case", FIGURES)
+def test_figures(case):
+    agent, reward, optimal = FIGURES[case]
+    environment = Gaussian(mean=4.0 if case.startswith("2.5") else 0.0)
+    result = run(agent, environment, num_runs=RUNS, num_steps=1000, late_steps=100)
+    for estimate, value in ((result.late_reward, reward), (result.late_optimal, optimal)):
+        error = estimate.se * math.sqrt(RUNS / FIGURE_RUNS)
+        assert_near(estimate, value, error=math.hypot(error, ROUNDING))
+
+
+# Figure 2.6: mean over 1000 steps, 50,000 runs, ± 0.012 being four standard errors.
+STUDY_ERROR = 0.003
+
+
+def _study():
+    for power, value in zip(range(-7, -1), (1.171, 1.243, 1.306, 1.329, 1.281, 1.118), strict=True):
+        yield EpsilonGreedy(epsilon=2.0**power), value
+    gradient = (1.101, 1.287, 1.378, 1.400, 1.356, 1.241, 1.051, 0.825)
+    for power, value in zip(range(-5, 3), gradient, strict=True):
+        yield Gradient(step_size=2.0**power), value
+    ucb = (1.419, 1.431, 1.452, 1.481, 1.480, 1.391, 1.167)
+    for power, value in zip(range(-4, 3), ucb, strict=True):
+        yield UCB(c=2.0**power), value
+    for power, value in zip(range(-2, 3), (1.322, 1.398, 1.455, 1.413, 1.327), strict=True):
+        yield Optimistic(initial_value=2.0**power, step_size=0.1), value
+
+
+STUDY = list(_study())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("agent", "value"), STUDY, ids=[agent.label for agent, _ in STUDY])
+def test_figure_2_6(agent, value):
+    result = run(agent, Gaussian(), num_runs=RUNS, num_steps=1000)
+    assert_near(result.mean_reward, value, error=STUDY_ERROR)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step_size", "reward", "optimal"), [(None, 1.053, 0.452), (0.1, 1.315, 0.758)]
+)
+def test_exercise_2_5(step_size, reward, optimal):
+    """From 20,000 runs too, so their error is that of ours."""
+    agent = EpsilonGreedy(epsilon=0.1, step_size=step_size)
+    result = run(agent, RandomWalk(), num_runs=RUNS, num_steps=10_000, late_steps=1000)
+    for estimate, value in ((result.late_reward, reward), (result.late_optimal, optimal)):
+        assert_near(estimate, value, error=math.hypot(estimate.se, ROUNDING))
+
+
+NON_STATIONARY = {
+    "2^-9": (EpsilonGreedy(epsilon=2.0**-9, step_size=0.1), 0.232),
+    "2^-7": (EpsilonGreedy(epsilon=2.0**-7, step_size=0.1), 0.077),
+    "2^-5": (EpsilonGreedy(epsilon=2.0**-5, step_size=0.1), 0.190),
+    "2^-3": (EpsilonGreedy(epsilon=2.0**-3, step_size=0.1), 0.748),
+    "averages": (EpsilonGreedy(epsilon=2.0**-5), 1.37),
+    "ucb": (UCB(c=2.0**6), 0.74),
+    "gradient": (Gradient(step_size=2.0**-3), 2.42),
+    "optimistic": (Optimistic(initial_value=4.0, step_size=0.1), 1.62),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", NON_STATIONARY)
+def test_exercise_2_11(case):
+    """Regret a step over the last 100,000 of 200,000; the values are from 200 runs.
+
+    A run of half the length is the first half of the longer one, so that what is lost in the second
+    half is known run by run.
+    """
+    agent, value = NON_STATIONARY[case]
+    num_runs = 512
+    whole, half = (
+        run(agent, RandomWalk(), num_runs=num_runs, num_steps=num_steps).final_regrets
+        for num_steps in (200_000, 100_000)
+    )
+    late = (whole - half) / 100_000
+    spread = late.std(ddof=1)
+    digits = 0.003 if value > 1 else 0.0003
+    assert_near(
+        (late.mean(), spread / math.sqrt(num_runs)),
+        value,
+        error=math.hypot(spread / math.sqrt(200), digits),
+    )
+
+
+@pytest.mark.slow
+def test_the_oracle_of_exercise_2_11():
+    """Who always knows the best of ten walks gets 5.93 a step over the last 100,000 of 200,000.
+
+    What an agent gets and what it loses add up to that, but for the rewards' noise.
+    """
+    agent, num_runs = EpsilonGreedy(epsilon=2.0**-7, step_size=0.1), 1024
+    whole = run(agent, RandomWalk(), num_runs=num_runs, num_steps=200_000, late_steps=100_000)
+    half = run(agent, RandomWalk(), num_runs=num_runs, num_steps=100_000)
+    lost = (whole.final_regret.mean - half.final_regret.mean) / 100_000
+    # E max of ten N(0, t walk²) is 1.53875 walk √t; its mean over the second half is 5.98 or so.
+    steps = np.arange(100_000, 200_000)
+    exact = 1.53875 * 0.01 * np.sqrt(steps).mean()
+    assert exact == pytest.approx(5.93, abs=0.06)
+    oracle = whole.late_reward.mean + lost
+    assert_near((oracle, whole.late_reward.se), exact)
+
+
+# Regret at the horizon; the standard error is 1.1 where it is largest.
+BERNOULLI = {
+    "two": ((0.9, 0.8), 10_000, (86.9, 30.7, 15.5, 9.9, 29.4)),
+    "ten low": (
+        (0.1, 0.05, 0.05, 0.05, 0.02, 0.02, 0.02, 0.01, 0.01, 0.01),
+        20_000,
+        (843.5, 392.7, 132.0, 91.2, 242.8),
+    ),
+    "nine": (tuple(np.arange(1, 10) / 10), 10_000, (330.2, 101.1, 59.9, 41.4, 87.0)),
+}
+INDICES = {
+    "ucb1": UCB1(),
+    "half": UCB1(scale=math.sqrt(0.5)),
+    "kl-ucb": KLUCB(),
+    "thompson": BetaThompson(),
+    "moss": MOSS(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)  # up to 4·10⁸ steps of KL-UCB
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("instance", BERNOULLI)
+def test_bernoulli_regrets(instance, index):
+    means, num_steps, values = BERNOULLI[instance]
+    environment = Bernoulli(means=means)
+    result = run(INDICES[index], environment, num_runs=RUNS, num_steps=num_steps)
+    assert_near(result.final_regret, values[list(INDICES).index(index)], error=1.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("instance", "value"), [("two", 20.7), ("ten low", 172.8), ("nine", 69.2)])
+def test_lai_and_robbins(instance, value):
+    """C ln T, which is asymptotic: no bound at this horizon, and no test of any agent."""
+    means, num_steps, _ = BERNOULLI[instance]
+    best = max(means)
+
+    def kl(p, q):
+        return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+
+    constant = sum((best - mean) / kl(mean, best) for mean in means if mean < best)
+    assert constant * math.log(num_steps) == pytest.approx(value, abs=0.06)

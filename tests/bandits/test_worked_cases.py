@@ -1,0 +1,574 @@
+"""Agents and environments on cases small enough to be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hotloop.bandits import (
+    EXP3,
+    KLUCB,
+    MOSS,
+    UCB,
+    UCB1,
+    AbruptChange,
+    Adversarial,
+    Bernoulli,
+    BetaThompson,
+    EpsilonGreedy,
+    Gaussian,
+    GaussianThompson,
+    Gradient,
+    LinearContextual,
+    LinTS,
+    LinUCB,
+    Optimistic,
+    RandomWalk,
+    run,
+)
+from tests.bandits.laws import (
+    BEST_OF_TEN,
+    BEST_OF_TWO,
+    alone,
+    assert_law,
+    assert_near,
+    assert_share,
+    chosen,
+    ladder,
+)
+from tests.reference.bandits import LinearContextual as ContextualTwin
+from tests.reference.bandits import Randomness
+
+
+def logistic(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def normal_cdf(x):
+    return math.erfc(-x / math.sqrt(2)) / 2
+
+
+# Ties.
+
+EVERYONE = {
+    "epsilon": EpsilonGreedy(epsilon=0.3),
+    "greedy": EpsilonGreedy(epsilon=0.0),
+    "optimistic": Optimistic(),
+    "ucb": UCB(),
+    "ucb1": UCB1(),
+    "gradient": Gradient(),
+    "gaussian thompson": GaussianThompson(),
+    "beta thompson": BetaThompson(),
+    "kl-ucb": KLUCB(),
+    "exp3": EXP3(),
+    "moss": MOSS(),
+}
+SEVEN = Bernoulli(means=(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7))
+
+
+@pytest.mark.parametrize("agent", EVERYONE.values(), ids=EVERYONE)
+def test_first_arm_is_uniform(agent):
+    result = run(agent, SEVEN, num_runs=8192, num_steps=1, steps_per_point=1, arm_shares=True)
+    assert_law(result.arm_share[0] * 8192, 1 / 7)
+
+
+@pytest.mark.parametrize("agent", [LinUCB(), LinTS()], ids=["lin-ucb", "lin-ts"])
+def test_first_arm_is_uniform_in_a_context(agent):
+    environment = LinearContextual(num_arms=7)
+    result = run(agent, environment, num_runs=8192, num_steps=1, arm_shares=True)
+    assert_law(result.arm_share[0] * 8192, 1 / 7)
+
+
+INDEXED = {name: EVERYONE[name] for name in ("ucb", "ucb1", "kl-ucb", "moss")}
+
+
+@pytest.mark.parametrize("agent", INDEXED.values(), ids=INDEXED)
+def test_every_arm_is_tried_first_in_any_order(agent):
+    means = (0.1, 0.2, 0.4, 0.8)
+    arms = chosen(agent, Bernoulli(means=means), num_steps=4, num_runs=8192)
+    np.testing.assert_array_equal(np.sort(arms, axis=1), np.tile(np.arange(4), (8192, 1)))
+    orders, counts = np.unique(arms, axis=0, return_counts=True)
+    assert len(orders) == 24
+    assert_law(counts, 1 / 24)
+
+
+@pytest.mark.parametrize("num_arms", [10, 37])
+@pytest.mark.parametrize("agent", INDEXED.values(), ids=INDEXED)
+def test_no_arm_is_left_out(agent, num_arms):
+    environment = Bernoulli(means=np.linspace(0.01, 0.9, num_arms))
+    result = run(
+        agent, environment, num_runs=300, num_steps=num_arms, steps_per_point=num_arms,
+        arm_shares=True,
+    )  # fmt: skip
+    np.testing.assert_allclose(result.arm_share, np.full((1, num_arms), 1 / num_arms))
+
+
+def test_huge_optimism_tries_every_arm_first():
+    arms = chosen(Optimistic(initial_value=1000.0, step_size=0.1), ladder(5), num_steps=5)
+    np.testing.assert_array_equal(np.sort(arms, axis=1), np.tile(np.arange(5), (4096, 1)))
+    assert_law(np.unique(arms, axis=0, return_counts=True)[1], 1 / 120)
+
+
+def test_ties_among_some_arms_are_even():
+    """Three of ten arms are best and found to be; each is then taken as often as the others.
+
+    Whether to explore and how to break a tie must not depend on one another.
+    """
+    means = (1.0, 1.0, 1.0) + (0.0,) * 7
+    for epsilon in (0.1, 0.5, 0.8):
+        result = run(
+            EpsilonGreedy(epsilon=epsilon, initial_value=10.0),
+            Gaussian(means=means, noise=0.0),
+            num_runs=2048, num_steps=400, steps_per_point=200, arm_shares=True,
+        )  # fmt: skip
+        counts = result.arm_share[-1] * 2048 * 200
+        assert_even(counts[:3])
+        assert_law(counts, np.array(means) * (1 - epsilon) / 3 + epsilon / 10)
+
+
+def assert_even(counts):
+    assert_law(counts, 1 / len(counts))
+
+
+# ε-greedy and estimates.
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.1, 0.5, 1.0])
+def test_how_often_it_explores(epsilon):
+    """Where all is known, an arm that is not the best is only ever taken to explore."""
+    result = run(
+        EpsilonGreedy(epsilon=epsilon, initial_value=10.0),
+        Gaussian(means=(0.0, 1.0, 2.0, 4.0), noise=0.0),
+        num_runs=4096, num_steps=150, late_steps=50, steps_per_point=50, arm_shares=True,
+    )  # fmt: skip
+    if epsilon == 0:
+        assert result.late_optimal == (1.0, 0.0)
+        return
+    probability = np.array([epsilon / 4] * 3 + [1 - epsilon + epsilon / 4])
+    assert_law(result.arm_share[-1] * 4096 * 50, probability)
+
+
+def test_finding_the_one_good_arm():
+    """All others look as good as untried ones: it is found with 1/k in every step until it is."""
+    for epsilon in (0.0, 0.3):
+        result = run(
+            EpsilonGreedy(epsilon=epsilon),
+            Gaussian(means=(0.0, 0.0, 1.0, 0.0, 0.0), noise=0.0),
+            num_runs=20_000, num_steps=30, steps_per_point=1,
+        )  # fmt: skip
+        unknown = 0.8 ** np.arange(30)
+        known = 1 - epsilon + epsilon / 5
+        law = 0.2 * unknown + known * (1 - unknown)
+        error = np.sqrt(law * (1 - law) / 20_000)
+        assert (np.abs(result.optimal - law) < 5 * error + 1e-9).all()
+
+
+def test_epsilon_decays():
+    result = run(
+        EpsilonGreedy(epsilon=0.8, epsilon_decay=0.1, initial_value=10.0),
+        Gaussian(means=(0.0, 1.0), noise=0.0),
+        num_runs=40_000, num_steps=300, steps_per_point=1,
+    )  # fmt: skip
+    epsilon = 0.8 / (1 + 0.1 * np.arange(300))
+    law = 1 - epsilon / 2
+    error = np.sqrt(law * (1 - law) / 40_000)
+    settled = slice(60, None)
+    assert (np.abs(result.optimal - law)[settled] < 5 * error[settled]).all()
+
+
+@pytest.mark.parametrize(
+    ("agent", "stays"),
+    [
+        (EpsilonGreedy(epsilon=0.0, initial_value=0.3), 4),
+        (EpsilonGreedy(epsilon=0.0, initial_value=0.3, step_size=0.5), 3),
+        (EpsilonGreedy(epsilon=0.0, initial_value=0.3, step_size=0.2), 3),
+        (Optimistic(initial_value=0.3, step_size=1.0), 2),
+        (Optimistic(initial_value=0.3, step_size=None), 4),
+    ],
+    ids=["averages", "half", "fifth", "all", "optimistic averages"],
+)
+def test_estimates_by_hand(agent, stays):
+    """The first arm gives 1 and then nothing; it is left when it is thought to give under 0.3.
+
+    By averages it is thought to give 1, 1/2, 1/3, 1/4. With α = 0.5: 0.65, 0.325, 0.1625; with 0.2:
+    0.44, 0.352, 0.2816; with 1: 1, 0.
+    """
+    rewards = np.zeros((8, 4))
+    rewards[0] = 1.0
+    for seed in range(8):
+        arms, _ = alone(agent, Adversarial(rewards=rewards), num_steps=8, seed=seed)
+        assert (arms[:stays] == arms[0]).all()
+        assert arms[stays] != arms[0]
+
+
+# Indices: each run's choices against indices computed from what it has seen.
+
+
+def histories(agent, environment, num_steps, seeds=12):
+    """For each step after the first k: pulls and mean rewards so far, and the arm then taken."""
+    num_arms = environment.num_arms
+    for seed in range(seeds):
+        arms, rewards = alone(agent, environment, num_steps=num_steps, seed=seed)
+        assert sorted(arms[:num_arms]) == list(range(num_arms))
+        taken = arms[:, None] == np.arange(num_arms)
+        count, total = taken.cumsum(axis=0), (taken * rewards[:, None]).cumsum(axis=0)
+        for step in range(num_arms, num_steps):
+            yield step, count[step - 1], total[step - 1] / count[step - 1], arms[step]
+
+
+def assert_taken_by(index, rows, *, most=2e-6):
+    checked = 0
+    for step, count, mean, arm in rows:
+        values = index(step, count, mean)
+        assert values[arm] >= values.max() - most * max(1.0, np.abs(values).max())
+        checked += 1
+    assert checked > 500
+
+
+TESTBED = Gaussian(num_arms=6)
+COINS = Bernoulli(means=(0.2, 0.4, 0.5, 0.7))
+
+
+@pytest.mark.parametrize("c", [0.0, 1.0, 2.0])
+def test_ucb_index(c):
+    def index(step, count, mean):
+        return mean + c * np.sqrt(np.log(step + 1) / count)  # step: so many plays so far
+
+    assert_taken_by(index, histories(UCB(c=c), TESTBED, 100))
+
+
+def test_ucb_constant_step_index():
+    """Estimates forget; so does a run's own recomputation of them."""
+    agent = UCB(c=1.5, step_size=0.3)
+    for seed in range(8):
+        arms, rewards = alone(agent, TESTBED, num_steps=90, seed=seed)
+        value, count = np.zeros(6), np.zeros(6)
+        for step, (arm, reward) in enumerate(zip(arms, rewards, strict=True)):
+            if step >= 6:
+                index = value + 1.5 * np.sqrt(np.log(step + 1) / count)
+                assert index[arm] >= index.max() - 1e-5
+            value[arm] += 0.3 * (reward - value[arm])
+            count[arm] += 1
+
+
+@pytest.mark.parametrize("scale", [2**0.5, 0.5**0.5])
+def test_ucb1_index(scale):
+    def index(step, count, mean):
+        return mean + scale * np.sqrt(np.log(step) / count)
+
+    assert_taken_by(index, histories(UCB1(scale=scale), TESTBED, 100))
+    assert_taken_by(index, histories(UCB1(scale=scale), COINS, 100))
+
+
+def test_moss_index():
+    def index(step, count, mean):
+        return mean + np.sqrt(np.maximum(np.log(150 / (6 * count)), 0) / count)
+
+    assert_taken_by(index, histories(MOSS(), TESTBED, 150))
+
+
+@pytest.mark.parametrize("c", [0.0, 3.0])
+def test_kl_ucb_takes_the_largest_solution_of_its_equation(c):
+    """No other arm may have a q, N kl(mean, q) being the budget, above that of the arm taken."""
+
+    def excess(count, mean, q, budget):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            one = np.where(mean > 0, mean * np.log(mean / q), 0.0)
+            zero = np.where(mean < 1, (1 - mean) * np.log((1 - mean) / (1 - q)), 0.0)
+        return count * (one + zero) - budget
+
+    checked = 0
+    for step, count, mean, arm in histories(KLUCB(c=c), COINS, 400, seeds=6):
+        budget = math.log(step) + c * max(math.log(math.log(step)), 0.0)
+        low, high = np.array(mean, float), np.ones(4)
+        for _ in range(60):
+            middle = (low + high) / 2
+            within = excess(count, mean, middle, budget) <= 0
+            low, high = np.where(within, middle, low), np.where(within, high, middle)
+        open_ = mean < 1
+        np.testing.assert_allclose(excess(count, mean, low, budget)[open_], 0, atol=1e-6)
+        assert low[arm] >= low.max() - 2e-5
+        checked += 1
+    assert checked > 2000
+
+
+@pytest.mark.parametrize(("alpha", "ridge"), [(1.0, 1.0), (0.2, 3.0)])
+def test_lin_ucb_index(alpha, ridge):
+    environment = LinearContextual(num_arms=3, dimension=4, noise=0.5)
+    agent = LinUCB(alpha=alpha, ridge=ridge)
+    for seed in range(6):
+        arms, rewards = alone(agent, environment, num_steps=80, seed=seed)
+        world = ContextualTwin(environment, 80, Randomness(seed, 0))
+        matrix, vector = np.tile(ridge * np.eye(4), (3, 1, 1)), np.zeros((3, 4))
+        for step, (arm, reward) in enumerate(zip(arms, rewards, strict=True)):
+            x = world.context(step)
+            inverse = np.linalg.inv(matrix)
+            width = np.sqrt(np.einsum("i,aij,j->a", x, inverse, x))
+            index = np.einsum("i,aij,aj->a", x, inverse, vector) + alpha * width
+            assert index[arm] >= index.max() - 1e-4
+            assert abs(reward - x @ world.theta[arm]) < 0.5 * 6
+            matrix[arm] += np.outer(x, x)
+            vector[arm] += reward * x
+
+
+# Draws from probabilities.
+
+
+def test_gradient_by_hand():
+    """Two arms give 1 and 0, without noise.
+
+    The first reward is its own baseline, so nothing is learned from it. At step 2 the baseline is
+    that first reward: only where the other arm is taken now do preferences move, by α/2 towards
+    arm 0 and from arm 1, and the chance of arm 0 is σ(α).
+    """
+    arms = chosen(Gradient(step_size=2.0), Gaussian(means=(1.0, 0.0), noise=0.0), num_steps=3)
+    assert_share(arms[:, 0] == 0, 0.5)
+    for first in (0, 1):
+        rows = arms[arms[:, 0] == first]
+        assert_share(rows[:, 1] == 0, 0.5)
+        assert_share(rows[rows[:, 1] == first][:, 2] == 0, 0.5)
+        assert_share(rows[rows[:, 1] != first][:, 2] == 0, logistic(2.0))
+
+
+def test_gradient_without_baseline_by_hand():
+    """After arm 0 gave 1, preferences are ±α/2; after arm 1 gave 0, nothing has moved."""
+    agent = Gradient(step_size=1.0, baseline=False)
+    arms = chosen(agent, Gaussian(means=(1.0, 0.0), noise=0.0), num_steps=3)
+    assert_share(arms[arms[:, 0] == 0][:, 1] == 0, logistic(1.0))
+    assert_share(arms[arms[:, 0] == 1][:, 1] == 0, 0.5)
+    # Twice arm 0: then 0.5 + (1 − σ(1)) and its negative.
+    twice = arms[(arms[:, 0] == 0) & (arms[:, 1] == 0)][:, 2]
+    assert_share(twice == 0, logistic(2 * (0.5 + 1 - logistic(1.0))))
+
+
+def test_gradient_of_three_arms():
+    """After r = 1 with π = 1/3 each: H = (2/3, −1/3, −1/3) α."""
+    agent = Gradient(step_size=1.5, baseline=False)
+    arms = chosen(agent, Gaussian(means=(1.0, 0.0, -1e-3), noise=0.0), num_steps=2)
+    after = arms[arms[:, 0] == 0][:, 1]
+    weights = np.exp(1.5 * np.array([2 / 3, -1 / 3, -1 / 3]))
+    assert_law(np.bincount(after, minlength=3), weights / weights.sum())
+
+
+def test_exp3_by_hand():
+    """Of k = 2 arms the first always gives 1: after it was taken with p, w₀ = exp(γ/(2p))."""
+    agent = EXP3(gamma=0.4)
+    arms = chosen(agent, Bernoulli(means=(1.0, 0.0)), num_steps=3)
+
+    def probability(exponent):
+        return 0.6 * logistic(exponent) + 0.2
+
+    assert_share(arms[:, 0] == 0, 0.5)
+    second = probability(0.4)  # γ / (2 · 1/2)
+    assert_share(arms[arms[:, 0] == 0][:, 1] == 0, second)
+    assert_share(arms[arms[:, 0] == 1][:, 1] == 0, 0.5)
+    twice = arms[(arms[:, 0] == 0) & (arms[:, 1] == 0)][:, 2]
+    assert_share(twice == 0, probability(0.4 + 0.2 / second))
+    for order in ((0, 1), (1, 0)):
+        once = arms[(arms[:, :2] == order).all(axis=1)][:, 2]
+        assert_share(once == 0, probability(0.4))
+
+
+def test_exp3_always_mixes():
+    """γ = 1 draws evenly whatever was seen; else every arm keeps γ/k at least, and weights stay
+    finite over many steps."""
+    environment = Adversarial(rewards=np.tile([1.0, 0.0, 0.0, 0.0], (20_000, 1)))
+    result = run(
+        EXP3(gamma=1.0), environment, num_runs=256, num_steps=2000, steps_per_point=2000,
+        arm_shares=True,
+    )  # fmt: skip
+    assert_even(result.arm_share[0] * 256 * 2000)
+    result = run(
+        EXP3(gamma=0.2), environment, num_runs=256, num_steps=20_000, steps_per_point=2000,
+        arm_shares=True,
+    )  # fmt: skip
+    assert_law(result.arm_share[-1] * 256 * 2000, np.array([0.85, 0.05, 0.05, 0.05]))
+
+
+# Thompson sampling.
+
+
+@pytest.mark.parametrize(("mean", "std", "noise"), [(0.0, 1.0, 1.0), (1.0, 0.5, 2.0)])
+def test_gaussian_posterior_by_hand(mean, std, noise):
+    """After a reward r: N(m, v), 1/v = 1/std² + 1/noise², m = v (mean/std² + r/noise²)."""
+    agent = GaussianThompson(prior_mean=mean, prior_std=std, noise=noise)
+    truth = (2.0, -1.0)
+    arms = chosen(agent, Gaussian(means=truth, noise=0.0), num_steps=2, num_runs=8192)
+    assert_share(arms[:, 0] == 0, 0.5)
+    variance = 1 / (std**-2 + noise**-2)
+    for arm, reward in enumerate(truth):
+        posterior = variance * (mean / std**2 + reward / noise**2)
+        again = normal_cdf((posterior - mean) / math.sqrt(variance + std**2))
+        assert_share(arms[arms[:, 0] == arm][:, 1] == arm, again)
+
+
+def test_beta_posterior_by_hand():
+    """Arm 0 always gives 1, arm 1 never; P(X > Y) of Beta(a, 1) and Beta(1, 1) is a/(a + 1)."""
+    arms = chosen(BetaThompson(), Bernoulli(means=(1.0, 0.0)), num_steps=3, num_runs=8192)
+    assert_share(arms[:, 0] == 0, 1 / 2)
+    for first in (0, 1):
+        assert_share(arms[arms[:, 0] == first][:, 1] == 0, 2 / 3)
+    # Beta(3, 1) or Beta(1, 3) against Beta(1, 1): 3/4. Beta(2, 1) against Beta(1, 2): 5/6.
+    for first, second, law in ((0, 0, 3 / 4), (1, 1, 3 / 4), (0, 1, 5 / 6), (1, 0, 5 / 6)):
+        rows = arms[(arms[:, 0] == first) & (arms[:, 1] == second)]
+        assert_share(rows[:, 2] == 0, law)
+
+
+@pytest.mark.parametrize("prior", [(0.5, 0.5), (0.2, 3.0), (4.0, 1.5), (60.0, 40.0), (3.0, 0.1)])
+def test_beta_of_any_prior(prior):
+    """At step 2 an arm that gave 1 has Beta(α + 1, β), the others Beta(α, β)."""
+    agent = BetaThompson(prior_alpha=prior[0], prior_beta=prior[1])
+    arms = chosen(agent, Bernoulli(means=(1.0, 0.0)), num_steps=2, num_runs=8192)
+    assert_share(arms[:, 0] == 0, 0.5)
+    rng = np.random.default_rng(0)
+    samples = rng.beta(*prior, 1_000_000)
+    better = rng.beta(prior[0] + 1, prior[1], 1_000_000)
+    worse = rng.beta(prior[0], prior[1] + 1, 1_000_000)
+
+    def above(one, other):  # with a β of 0.1 many are 1
+        return ((one > other) + 0.5 * (one == other)).mean()
+
+    assert_share(arms[arms[:, 0] == 0][:, 1] == 0, above(better, samples))
+    assert_share(arms[arms[:, 0] == 1][:, 1] == 0, above(samples, worse))
+
+
+# Environments.
+
+ANY_ARM = EpsilonGreedy(epsilon=1.0)
+
+
+def test_gaussian_moments():
+    """Any arm's reward: N(mean, spread² + noise²)."""
+    environment = Gaussian(num_arms=2, mean=3.0, spread=2.0, noise=0.5)
+    result = run(ANY_ARM, environment, num_runs=40_000, num_steps=8, steps_per_point=1)
+    for mean, se in zip(result.reward, result.reward_se, strict=True):
+        assert_near((mean, se), 3.0, sigmas=5)
+        assert se * 200 == pytest.approx(math.sqrt(4.25), rel=0.02)
+    # Best of two, against either of them.
+    assert_near((result.regret[0], result.regret_se[0]), 2.0 * BEST_OF_TWO)
+    assert result.regret[-1] == pytest.approx(8 * 2.0 * BEST_OF_TWO, rel=0.02)
+
+
+def test_walk_spreads_with_time():
+    """After t steps values are N(start, t walk²): the best of two is √(t/π) walk above `start`."""
+    environment = RandomWalk(num_arms=2, walk=0.5, start=-1.0, noise=0.1)
+    result = run(ANY_ARM, environment, num_runs=40_000, num_steps=50, steps_per_point=1)
+    walked = np.sqrt(np.arange(50)) * 0.5
+    assert (np.abs(result.reward + 1.0) < 5 * result.reward_se).all()
+    np.testing.assert_allclose(result.reward_se * 200, np.sqrt(walked**2 + 0.01), rtol=0.02)
+    np.testing.assert_allclose(np.diff(result.regret), walked[1:] * BEST_OF_TWO, rtol=0.04)
+    assert result.regret[0] == 0.0
+    assert result.optimal[0] == 1.0  # all arms are equal
+    assert (np.abs(result.optimal[1:] - 0.5) < 5 * 0.5 / 200).all()
+
+
+def test_changes_come_when_they_should():
+    """Two arms without noise: both are tried, then the better is known, till all is drawn anew."""
+    environment = AbruptChange(num_arms=2, every=10, noise=0.0)
+    result = run(UCB(c=0.0), environment, num_runs=20_000, num_steps=30, steps_per_point=1)
+    for start in (10, 20):
+        assert_share_of(result.optimal[start], 0.5, 20_000)
+    np.testing.assert_array_equal(result.optimal[2:10], 1.0)
+    np.testing.assert_allclose(np.diff(result.regret)[1:9], 0.0, atol=1e-6)
+    again = run(ANY_ARM, environment, num_runs=20_000, num_steps=30, steps_per_point=1)
+    increments = np.diff(np.append(0.0, again.regret))
+    np.testing.assert_allclose(increments, BEST_OF_TWO, atol=5 * 0.83 / math.sqrt(20_000))
+
+
+def assert_share_of(share, law, num):
+    assert abs(share - law) < 5 * math.sqrt(law * (1 - law) / num)
+
+
+def test_abrupt_change_begins_as_the_testbed():
+    options = {"num_runs": 300, "num_steps": 25, "steps_per_point": 1}
+    one = run(UCB(), Gaussian(num_arms=5), **options)
+    other = run(UCB(), AbruptChange(num_arms=5, every=20), **options)
+    np.testing.assert_array_equal(one.reward[:20], other.reward[:20])
+    assert (one.reward[20:] != other.reward[20:]).all()
+
+
+def test_adversarial_regret_is_against_the_best_arm_in_hindsight():
+    """Arm 1 gets 3 over the four steps that are played, arm 0 gets 2; the fifth row is not."""
+    rewards = np.array([[1, 0], [1, 1], [0, 1], [0, 1], [9, 0]], np.float64)
+    for seed in range(8):
+        environment = Adversarial(rewards=rewards)
+        result = run(
+            ANY_ARM, environment, num_runs=1, num_steps=4, seed=seed, steps_per_point=1,
+            arm_shares=True,
+        )  # fmt: skip
+        arms = result.arm_share.argmax(axis=1)
+        got = rewards[np.arange(4), arms]
+        np.testing.assert_array_equal(result.reward, got)
+        np.testing.assert_array_equal(result.optimal, arms == 1)
+        np.testing.assert_array_equal(result.regret, np.cumsum(rewards[:4, 1] - got))
+
+
+@pytest.mark.parametrize("dimension", [1, 4, 7])
+def test_contextual_regret_of_any_arm(dimension):
+    """Given x, true values are N(0, |x|²/d), so the best of two is |x|/√d BEST_OF_TWO above 0."""
+    length = math.sqrt(2 / dimension) * math.gamma((dimension + 1) / 2) / math.gamma(dimension / 2)
+    environment = LinearContextual(num_arms=2, dimension=dimension, noise=0.3)
+    result = run(ANY_ARM, environment, num_runs=40_000, num_steps=4, steps_per_point=1)
+    assert_near((result.regret[0], result.regret_se[0]), length * BEST_OF_TWO)
+    assert (np.abs(result.reward) < 5 * result.reward_se).all()
+    np.testing.assert_allclose(result.reward_se * 200, math.sqrt(1.09), rtol=0.05)
+
+
+def test_bernoulli_frequencies():
+    for mean in (0.0, 0.05, 0.5, 1.0):
+        environment = Bernoulli(means=(mean, mean))
+        result = run(ANY_ARM, environment, num_runs=2000, num_steps=100)
+        if mean in (0.0, 1.0):
+            assert result.mean_reward == (mean, 0.0)
+        else:
+            assert_near(result.mean_reward, mean)
+        assert result.mean_optimal.mean == 1.0
+        assert result.final_regret.mean == 0.0
+
+
+# Exact values of the testbed.
+
+MANY = 200_000
+
+
+def test_expected_best_arm():
+    result = run(ANY_ARM, Gaussian(), num_runs=MANY, num_steps=1)
+    assert_near(result.final_regret, BEST_OF_TEN)
+    assert_near(result.mean_reward, 0.0)
+    assert_near(result.mean_optimal, 0.1)
+
+
+@pytest.mark.parametrize(("epsilon", "value"), [(0.0, 0.28209), (0.1, 0.25389)])
+def test_second_step(epsilon, value):
+    """It stays where the first reward was above 0: E[q; r > 0] = E[r; r > 0] / 2 = 1/√(4π)."""
+    agent = EpsilonGreedy(epsilon=epsilon)
+    result = run(agent, Gaussian(), num_runs=MANY, num_steps=2, steps_per_point=1)
+    assert_near((result.reward[0], result.reward_se[0]), 0.0)
+    assert_near((result.reward[1], result.reward_se[1]), value)
+    assert value == pytest.approx((1 - epsilon) / math.sqrt(4 * math.pi), abs=1e-5)
+
+
+def test_ucb_begins_with_every_arm():
+    result = run(UCB(), Gaussian(), num_runs=MANY, num_steps=11, steps_per_point=1)
+    for point in range(10):
+        assert_near((result.reward[point], result.reward_se[point]), 0.0, sigmas=5)
+        assert_near((result.optimal[point], result.optimal_se[point]), 0.1, sigmas=5)
+    # The eleventh takes the arm of the largest single reward: √2 of the best of ten, halved.
+    eleventh = BEST_OF_TEN / math.sqrt(2)
+    assert eleventh == pytest.approx(1.088, abs=5e-4)
+    assert_near((result.reward[10], result.reward_se[10]), eleventh)
+    assert_near((result.optimal[10], result.optimal_se[10]), 0.432, error=0.0005)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "reward", "optimal"), [(0.1, 1.3849, 0.91), (0.01, 1.5234, 0.991)]
+)
+def test_long_run_limits(epsilon, reward, optimal):
+    """With hardly any noise, and every arm tried, what is left to lose is the exploring."""
+    agent = EpsilonGreedy(epsilon=epsilon, initial_value=100.0)
+    environment = Gaussian(noise=1e-5)
+    result = run(agent, environment, num_runs=40_000, num_steps=400, late_steps=100)
+    assert_near(result.late_reward, reward, error=3e-5)
+    assert_near(result.late_optimal, optimal, error=1e-4)
