@@ -62,12 +62,13 @@ def test_comparisons_keep_no_run():
 
 
 def test_peak_does_not_grow_with_runs():
-    """Half a million runs: a single float32 of each would be 2 MiB, one of each step 100 MiB."""
-    before, after = peaks(500_000, 50)
-    assert after - before < 1.5
+    """A million runs: a single float32 of each would be 4 MiB, one of each step 200 MiB."""
+    before, after = peaks(1_000_000, 50)
+    assert after - before < 3
 
 
 @pytest.mark.slow
 def test_a_million_runs_within_200_mib():
+    peaks(1, 1)  # what compiling takes, when nothing is kept from before, is another matter
     _, after = peaks(1_000_000, 1000)
     assert after < 200

@@ -250,6 +250,8 @@ class GaussianThompson(Described):
 class BetaThompson(Described):
     """As Gaussian Thompson sampling, for rewards of 0 or 1: posteriors Beta(α + ones, β + zeros).
 
+    A reward between them counts as that share of a one, and the rest as a zero.
+
     Raises:
         ConfigError: a setting makes no sense.
     """

@@ -29,6 +29,7 @@ from hotloop.compiled import (
 
 _32 = np.uint64(32)
 _LOW_32 = np.uint64(0xFFFFFFFF)
+_16, _LOW_16 = np.uint32(16), np.uint32(0xFFFF)
 
 
 @jit
@@ -209,17 +210,21 @@ def take_best_bound(
 
 @jit
 def explore(frame: int, limit: int) -> None:
-    """With probability limit · 2⁻³² any arm instead of the one taken."""
-    num_arms = u64(load_i64(frame, NUM_ARMS))
+    """With probability limit · 2⁻³² any arm instead of the one taken.
+
+    The word times k is an arm before the point and behind it 32 bits that decide; multiplied in
+    halves of 16 bits, as k is below 2¹³, it takes 32 bits a lane instead of 64.
+    """
     if limit == 0:
         return
-    last = u32(limit - 1)
+    num_arms, last = u32(load_i64(frame, NUM_ARMS)), u32(limit - 1)
     words = load_i64(frame, POLICY)
     for i in range(LANES):
-        # The word times k: the arm before the point, behind it 32 bits that decide.
-        scaled = u64(load_u32(words, i)) * num_arms
-        arm = load_i32(frame + ARM, i)
-        store_i32(frame + ARM, i, i32(scaled >> _32) if u32(scaled) <= last else arm)
+        word, arm = load_u32(words, i), load_i32(frame + ARM, i)
+        low = u32(u32(word & _LOW_16) * num_arms)
+        high = u32(u32(u32(word >> _16) * num_arms) + u32(low >> _16))
+        fraction = u32(u32(high << _16) | u32(low & _LOW_16))
+        store_i32(frame + ARM, i, i32(high >> _16) if fraction <= last else arm)
 
 
 @jit
