@@ -288,6 +288,36 @@ def bits_of_f32(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic
+def fma_f64(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """a·b + c, rounded once, whatever the machine."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return types.float64(types.float64, types.float64, types.float64), codegen
+
+
+@intrinsic
+def f64_of_bits(typingctx: Any, bits: Any) -> Any:
+    """The float64 with these 64 bits."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.uint64), codegen
+
+
+@intrinsic
+def bits_of_f64(typingctx: Any, value: Any) -> Any:
+    """The 64 bits of a float64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.uint64(types.float64), codegen
+
+
+@intrinsic
 def max_f32(typingctx: Any, a: Any, b: Any) -> Any:
     """The larger of two float32, neither of them NaN.
 

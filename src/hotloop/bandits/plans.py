@@ -152,7 +152,7 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
         return Plan(
             parts=(divergence.start_kl, divergence.choose_kl, divergence.update_kl),
             parameters=(float(agent.c),),
-            state_bytes=divergence.STATE_BYTES * arms,
+            state_bytes=divergence.STATE_BYTES_ARM * arms + divergence.STATE_BYTES_LANE * LANES,
         )
     if isinstance(agent, (LinUCB, LinTS)):
         is_ucb = isinstance(agent, LinUCB)

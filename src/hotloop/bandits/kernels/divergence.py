@@ -1,8 +1,11 @@
 """KL-UCB, whose index solves an equation, for the few arms whose index can matter.
 
 An arm's index grows with ln t along a concave curve, so its tangent at an earlier step bounds it
-from above. Only arms whose bound reaches the best index are solved anew: one or two a step, where
-solving all of them by bisection would cost microseconds.
+from above. Solved anew are the arm that was taken, for all lanes together, and arms whose bound
+reaches the best index, one by one; solving all of them by bisection would cost microseconds a step.
+
+State, float64: (k, LANES) sums, counts, tangents' values at budget 0 and their slopes, the budgets
+that they belong to; then (LANES,) each mean, budget by count, index; the best bound.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from hotloop.bandits.kernels.layout import (
     REWARD,
     STATE,
 )
+from hotloop.bandits.kernels.mathematics import exp_f64, log_f64
 from hotloop.bandits.kernels.randomness import f64, i32, i64, u64
 from hotloop.compiled import (
     Part,
@@ -35,130 +39,185 @@ from hotloop.compiled import (
 )
 
 C = PARAMETERS
-STATE_BYTES = 40  # for each arm and lane: float64 sums, counts, indices, slopes, budgets
+STATE_BYTES_ARM, STATE_BYTES_LANE = 40, 32
 _UNTRIED = 1e300
+_TOLERANCE = 1e-13
+_MAX_ROUNDS = 60
 _32 = np.uint64(32)
 
 
 @inline
-def _kl(p, q):  # type: ignore[no-untyped-def]
-    """KL divergence of Bernoulli(p) from Bernoulli(q), q inside (0, 1)."""
-    result = 0.0
-    if p > 0.0:
-        result += p * math.log(p / q)
-    if p < 1.0:
-        result += (1.0 - p) * math.log((1.0 - p) / (1.0 - q))
-    return result
+def _above_root(p, budget):  # type: ignore[no-untyped-def]
+    """Where Newton's method starts, from where it falls towards the root of a convex function.
+
+    The less of two bounds: Pinsker's, and the one that leaves out p ln(1/q).
+    """
+    rest = 1.0 - p if p < 1.0 else 1e-300
+    pinsker = p + math.sqrt(0.5 * budget)
+    other = 1.0 - rest * exp_f64((p * log_f64(p) - budget) / rest)
+    bound = pinsker if pinsker < other else other
+    return bound if bound < 1.0 - 1e-15 else 1.0 - 1e-15
+
+
+@inline
+def _newton(p, budget, q):  # type: ignore[no-untyped-def]
+    """How far above the root of kl(p, q) = budget its tangent says that q is."""
+    rest = 1.0 - q
+    divergence = p * log_f64(p / q) + (1.0 - p) * log_f64((1.0 - p) / rest)
+    change = (divergence - budget) * (q * rest) / (q - p)
+    return change if p < 1.0 else 0.0
+
+
+@inline
+def _settled(p, budget, q):  # type: ignore[no-untyped-def]
+    """The index, also where there is no equation to solve."""
+    index = q if q > p else p
+    index = p if budget <= 0.0 else index
+    return 1.0 if p >= 1.0 else index
 
 
 @jit
 def solve_index(p: float, budget: float) -> float:
-    """The largest q with kl(p, q) ≤ budget, by Newton's method.
-
-    It starts above the root of a convex function, from where it falls towards it: Pinsker's bound,
-    or the one that leaves out p ln(1/q).
-    """
-    if p >= 1.0:
-        return 1.0
-    if budget <= 0.0:
-        return p
-    if p <= 0.0:
-        return 1.0 - math.exp(-budget)
-    q = p + math.sqrt(0.5 * budget)
-    other = 1.0 - (1.0 - p) * math.exp(-(budget - p * math.log(p)) / (1.0 - p))
-    q = min(q, other, 1.0 - 1e-15)
-    for _ in range(60):
-        slope = (q - p) / (q * (1.0 - q))
-        if slope <= 0.0:
+    """The largest q with kl(p, q) ≤ budget, for Bernoulli distributions, by Newton's method."""
+    q = _above_root(p, budget)
+    for _ in range(_MAX_ROUNDS):
+        change = _newton(p, budget, q)
+        if not change > _TOLERANCE:
             break
-        change = (_kl(p, q) - budget) / slope
         q -= change
-        if change <= 1e-13:
+    return _settled(p, budget, q)
+
+
+@jit
+def _solve_lanes(means: int, budgets: int, indices: int) -> None:
+    """As `solve_index`, bit for bit, for all lanes."""
+    for i in range(LANES):
+        store_f64(indices, i, _above_root(load_f64(means, i), load_f64(budgets, i)))
+    for _ in range(_MAX_ROUNDS):
+        moved = i64(0)
+        for i in range(LANES):
+            q = load_f64(indices, i)
+            change = _newton(load_f64(means, i), load_f64(budgets, i), q)
+            moves = change > _TOLERANCE
+            store_f64(indices, i, q - (change if moves else 0.0))
+            moved |= i64(moves)
+        if moved == 0:
             break
-    return max(q, p)
+    for i in range(LANES):
+        index = _settled(load_f64(means, i), load_f64(budgets, i), load_f64(indices, i))
+        store_f64(indices, i, index)
+
+
+@inline
+def _places(agent):  # type: ignore[no-untyped-def]
+    frame, sums = load_i64(agent, FRAME), load_i64(agent, STATE)
+    row = 8 * load_i64(frame, NUM_ARMS) * LANES
+    return frame, sums, sums + row, sums + 2 * row, sums + 3 * row, sums + 4 * row
 
 
 @Part
 def start_kl(agent: int, step: int) -> None:
     """All arms untried."""
-    frame, state = load_i64(agent, FRAME), load_i64(agent, STATE)
-    cells = load_i64(frame, NUM_ARMS) * LANES
-    for cell in range(cells):
-        store_f64(state, cell, 0.0)
-        store_f64(state, cells + cell, 0.0)
-        store_f64(state, 2 * cells + cell, _UNTRIED)
-        store_f64(state, 3 * cells + cell, 0.0)
-        store_f64(state, 4 * cells + cell, 0.0)
+    frame, sums, counts, values, slopes, budgets = _places(agent)
+    for cell in range(load_i64(frame, NUM_ARMS) * LANES):
+        store_f64(sums, cell, 0.0)
+        store_f64(counts, cell, 0.0)
+        store_f64(values, cell, _UNTRIED)
+        store_f64(slopes, cell, 0.0)
+        store_f64(budgets, cell, 0.0)
 
 
 @inline
-def _bound(state, cells, cell, budget):  # type: ignore[no-untyped-def]
-    ahead = budget - load_f64(state, 4 * cells + cell)
-    return load_f64(state, 2 * cells + cell) + ahead * load_f64(state, 3 * cells + cell)
+def _bound(values, slopes, cell, budget):  # type: ignore[no-untyped-def]
+    return load_f64(values, cell) + budget * load_f64(slopes, cell)
+
+
+@inline
+def _keep(agent, cell, p, count, q, budget):  # type: ignore[no-untyped-def]
+    """The index and its tangent, dq/d(budget) = q (1 − q) / ((q − p) count)."""
+    _, _, _, values, slopes, budgets = _places(agent)
+    slope = 0.0
+    if q < 1.0:
+        slope = q * (1.0 - q) / ((q - p) * count) if q > p else 1e30
+    store_f64(values, cell, q - budget * slope)
+    store_f64(slopes, cell, slope)
+    store_f64(budgets, cell, budget)
 
 
 @jit
-def _solve_cell(state: int, cells: int, cell: int, budget: float) -> None:
-    count = load_f64(state, cells + cell)
-    p = load_f64(state, cell) / count
-    q = solve_index(p, budget / count)
-    # dq/d(budget) = 1 / (count · dkl/dq); a bound that is flat would be wrong, a steep one is not.
-    slope = q * (1.0 - q) / ((q - p) * count) if q > p else 1e30
-    store_f64(state, 2 * cells + cell, q)
-    store_f64(state, 3 * cells + cell, 0.0 if q >= 1.0 else slope)
-    store_f64(state, 4 * cells + cell, budget)
-
-
-@jit
-def _choose_lane(frame: int, state: int, lane: int, step: int, budget: float) -> int:
+def _choose_lane(agent: int, lane: int, step: int, budget: float, top: float) -> int:
+    frame, sums, counts, values, slopes, budgets = _places(agent)
     num_arms = load_i64(frame, NUM_ARMS)
-    cells = num_arms * LANES
     while True:
-        top = -1.0
-        for arm in range(num_arms):
-            top = max(top, _bound(state, cells, arm * LANES + lane, budget))
         count, is_solved = 0, True
         for arm in range(num_arms):
             cell = arm * LANES + lane
-            if _bound(state, cells, cell, budget) == top:
+            if _bound(values, slopes, cell, budget) == top:
                 count += 1
-                is_untried = load_f64(state, cells + cell) == 0.0
-                if not is_untried and load_f64(state, 4 * cells + cell) != budget:
-                    _solve_cell(state, cells, cell, budget)
+                pulls = load_f64(counts, cell)
+                if pulls != 0.0 and load_f64(budgets, cell) != budget:
+                    p = load_f64(sums, cell) / pulls
+                    _keep(agent, cell, p, pulls, solve_index(p, budget / pulls), budget)
                     is_solved = False
         if is_solved:
             break
+        top = -math.inf
+        for arm in range(num_arms):
+            bound = _bound(values, slopes, arm * LANES + lane, budget)
+            top = bound if bound > top else top
     left = 0
     if count > 1:
         left = i64((u64(policy_word(frame, step, lane)) * u64(count)) >> _32)
     for arm in range(num_arms):
-        if _bound(state, cells, arm * LANES + lane, budget) == top:
+        if _bound(values, slopes, arm * LANES + lane, budget) == top:
             if left == 0:
                 return arm
             left -= 1
     return 0
 
 
+@jit
+def _budget(agent: int, pulls: int) -> float:
+    """ln n + c ln ln n."""
+    log = math.log(f64(max(pulls, 1)))
+    return max(0.0, log + load_f64(agent, C) * math.log(max(log, 1.0)))
+
+
 @Part
 def choose_kl(agent: int, step: int) -> None:
     """The largest q for which N kl(mean, q) ≤ ln n + c ln ln n, n the pulls so far."""
-    frame, state = load_i64(agent, FRAME), load_i64(agent, STATE)
-    budget = math.log(f64(max(step, 1)))
-    budget = max(0.0, budget + load_f64(agent, C) * math.log(max(budget, 1.0)))
+    frame, sums, _, values, slopes, budgets = _places(agent)
+    num_arms, budget = load_i64(frame, NUM_ARMS), _budget(agent, step)
+    tops = budgets + 8 * num_arms * LANES + 24 * LANES
     for i in range(LANES):
-        store_i32(frame + ARM, i, i32(_choose_lane(frame, state, i, step, budget)))
+        store_f64(tops, i, -math.inf)
+    for arm in range(num_arms):
+        row = 8 * arm * LANES
+        for i in range(LANES):
+            bound, top = _bound(values + row, slopes + row, i, budget), load_f64(tops, i)
+            store_f64(tops, i, bound if bound > top else top)
+    for i in range(LANES):
+        arm = _choose_lane(agent, i, step, budget, load_f64(tops, i))
+        store_i32(frame + ARM, i, i32(arm))
 
 
 @Part
 def update_kl(agent: int, step: int) -> None:
-    """The taken arm's index is unknown until it is solved: at most 1."""
-    frame, state = load_i64(agent, FRAME), load_i64(agent, STATE)
-    cells = load_i64(frame, NUM_ARMS) * LANES
+    """The taken arm's index at the next step."""
+    frame, sums, counts, _, _, budgets = _places(agent)
+    means = budgets + 8 * load_i64(frame, NUM_ARMS) * LANES
+    shares, indices = means + 8 * LANES, means + 16 * LANES
+    budget = _budget(agent, step + 1)
     for i in range(LANES):
         cell = i64(load_i32(frame + ARM, i)) * LANES + i
-        reward = f64(load_f32(frame + REWARD, i))
-        store_f64(state, cell, load_f64(state, cell) + reward)
-        store_f64(state, cells + cell, load_f64(state, cells + cell) + 1.0)
-        store_f64(state, 2 * cells + cell, 2.0)
-        store_f64(state, 3 * cells + cell, 0.0)
-        store_f64(state, 4 * cells + cell, -1.0)
+        total = load_f64(sums, cell) + f64(load_f32(frame + REWARD, i))
+        count = load_f64(counts, cell) + 1.0
+        store_f64(sums, cell, total)
+        store_f64(counts, cell, count)
+        store_f64(means, i, total / count)
+        store_f64(shares, i, budget / count)
+    _solve_lanes(means, shares, indices)
+    for i in range(LANES):
+        cell = i64(load_i32(frame + ARM, i)) * LANES + i
+        count = load_f64(counts, cell)
+        _keep(agent, cell, load_f64(means, i), count, load_f64(indices, i), budget)

@@ -2,7 +2,7 @@
 time.
 
 Polynomials were fitted by least squares at Chebyshev nodes; every operation is rounded as IEEE 754
-says, so the results are the same on every machine. Errors: log2 2e-7, exp2 8e-8, relative.
+says, so the results are the same on every machine. Relative errors: 4e-7 in float32, 3e-14 in float64.
 """
 
 from __future__ import annotations
@@ -11,11 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.compiled import bits_of_f32, f32_of_bits, fma_f32, inline, max_f32
+from hotloop.compiled import (
+    bits_of_f32,
+    bits_of_f64,
+    f32_of_bits,
+    f64_of_bits,
+    fma_f32,
+    fma_f64,
+    inline,
+    max_f32,
+)
 
 f32: Any = np.float32
 u32: Any = np.uint32
 i32: Any = np.int32
+u64: Any = np.uint64
 
 # log2(m) / (m − 1) for m in [√½, √2], in powers of m − _L_MIDDLE.
 _L_MIDDLE = np.float32(1.0606601717798214)
@@ -68,3 +78,57 @@ def exp_f32(x: float) -> float:
     power = fma_f32(fma_f32(_E5, f, _E4), f2 * f2, low)
     # `whole` holds n in its lowest bits; shifted left they are added to the exponent.
     return f32_of_bits(u32(bits_of_f32(power) + (bits_of_f32(whole) << u32(23))))
+
+
+_ROOT_HALF_64 = np.uint64(0x3FE6A09E667F3BCD)  # bits of √½
+_52 = np.uint64(52)
+_MANTISSA = np.uint64(0x000FFFFFFFFFFFFF)
+# A whole number n below 2⁵² as the last bits of 2⁵² + n: vectors convert no int64 before AVX-512.
+_WHOLE_BITS = np.uint64(0x4330000000000000)
+_WHOLE, _BIAS = 4503599627370496.0, 1023.0
+_LN_2 = 0.6931471805599453
+_LN_2_HIGH, _LN_2_LOW = 0.6931471803691238, 1.9082149292705877e-10
+_ROUNDER_64 = 6755399441055744.0  # 1.5 · 2⁵²
+
+
+@inline
+def log_f64(x: float) -> float:
+    """ln(x) for a positive, normal x; finite where x is 0.
+
+    m in [√½, √2), ln(m) = 2 artanh((m − 1) / (m + 1)) by its series up to the 17th power.
+    """
+    shifted = bits_of_f64(x) - _ROOT_HALF_64 + u64(0x3FF0000000000000)
+    exponent = f64_of_bits((shifted >> _52) | _WHOLE_BITS) - (_WHOLE + _BIAS)
+    m = f64_of_bits((shifted & _MANTISSA) + _ROOT_HALF_64)
+    s = (m - 1.0) / (m + 1.0)
+    v = s * s
+    series = fma_f64(2.0 / 17.0, v, 2.0 / 15.0)
+    series = fma_f64(series, v, 2.0 / 13.0)
+    series = fma_f64(series, v, 2.0 / 11.0)
+    series = fma_f64(series, v, 2.0 / 9.0)
+    series = fma_f64(series, v, 2.0 / 7.0)
+    series = fma_f64(series, v, 2.0 / 5.0)
+    series = fma_f64(series, v, 2.0 / 3.0)
+    return fma_f64(exponent, _LN_2, fma_f64(series * v, s, 2.0 * s))
+
+
+@inline
+def exp_f64(x: float) -> float:
+    """e^x for x up to 700; below −700 it stays at e^−700."""
+    bounded = x if x > -700.0 else -700.0
+    whole = fma_f64(bounded, 1.0 / _LN_2, _ROUNDER_64)
+    n = whole - _ROUNDER_64
+    f = fma_f64(-n, _LN_2_LOW, fma_f64(-n, _LN_2_HIGH, bounded))
+    series = fma_f64(1.0 / 479001600.0, f, 1.0 / 39916800.0)
+    series = fma_f64(series, f, 1.0 / 3628800.0)
+    series = fma_f64(series, f, 1.0 / 362880.0)
+    series = fma_f64(series, f, 1.0 / 40320.0)
+    series = fma_f64(series, f, 1.0 / 5040.0)
+    series = fma_f64(series, f, 1.0 / 720.0)
+    series = fma_f64(series, f, 1.0 / 120.0)
+    series = fma_f64(series, f, 1.0 / 24.0)
+    series = fma_f64(series, f, 1.0 / 6.0)
+    series = fma_f64(series, f, 0.5)
+    series = fma_f64(series, f, 1.0)
+    series = fma_f64(series, f, 1.0)
+    return f64_of_bits(bits_of_f64(series) + (bits_of_f64(whole) << _52))
