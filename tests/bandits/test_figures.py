@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from hotloop.bandits.figures import FIGURES, book_figure, plan_of
+from hotloop.bandits.book import FIGURES, plan_of
+from hotloop.bandits.figures import book_figure
 from hotloop.errors import ConfigError, UnknownNameError
 from tests.reference.philox import philox_4x32
 

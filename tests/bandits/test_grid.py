@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from hotloop.bandits import EpsilonGreedy, Gaussian, RandomWalk, run
-from hotloop.bandits import grid as grid_module
-from hotloop.bandits.grid import Grid, picture_axes, values_from
-from hotloop.bandits.grid_file import GridFile, Piece
+from hotloop.bandits.grid import Grid, computing, jobs
+from hotloop.bandits.grid import grid as grid_module
+from hotloop.bandits.grid.file import GridFile, Piece
+from hotloop.bandits.grid.picture import picture_axes
+from hotloop.bandits.grid.ranges import values_from
 from hotloop.errors import (
     BanditError,
     ConfigError,
@@ -225,7 +227,7 @@ def test_a_point_is_what_run_gives(tmp_path):
 def test_neither_groups_nor_threads_change_a_bit(tmp_path, monkeypatch):
     files = {}
     for group, threads in ((1, 1), (3, 2), (8, 2), (8, 5)):
-        monkeypatch.setattr(grid_module, "_MAX_GROUP", group)
+        monkeypatch.setattr(jobs, "_MAX_GROUP", group)
         path = tmp_path / f"{group}_{threads}.sqlite"
         table = make_grid().run(path, num_runs=2500, threads=threads)
         assert table.threads == threads
@@ -252,7 +254,7 @@ def test_what_is_there_is_not_computed_again(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(grid_module, "chunk_sums", fail)
+    monkeypatch.setattr(computing, "chunk_sums", fail)
     second = make_grid().run(path, num_runs=100)
     assert content(second) == content(first)
     assert second.computed_run_steps == 0
@@ -396,7 +398,7 @@ def test_killed_at_random_moments(tmp_path, kills, num_steps):
 def test_ctrl_c_keeps_what_ended(tmp_path, monkeypatch):
     path = tmp_path / "grid.sqlite"
     whole = make_grid().run(tmp_path / "whole.sqlite", num_runs=2500)
-    monkeypatch.setattr(grid_module, "_COMMIT_S", 1e9)
+    monkeypatch.setattr(computing, "_COMMIT_S", 1e9)
     reports = []
 
     def interrupt(progress):
@@ -415,7 +417,7 @@ def test_ctrl_c_keeps_what_ended(tmp_path, monkeypatch):
 
 
 def test_an_error_in_a_kernel_keeps_what_ended(tmp_path, monkeypatch):
-    path, original, count = tmp_path / "grid.sqlite", grid_module.chunk_sums, []
+    path, original, count = tmp_path / "grid.sqlite", computing.chunk_sums, []
 
     def fail(*args, **kwargs):
         count.append(1)
@@ -423,10 +425,10 @@ def test_an_error_in_a_kernel_keeps_what_ended(tmp_path, monkeypatch):
             raise BanditError("an arm gave NaN")
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(grid_module, "chunk_sums", fail)
+    monkeypatch.setattr(computing, "chunk_sums", fail)
     with pytest.raises(BanditError, match="an arm gave NaN"):
         make_grid().run(path, num_runs=2500, threads=1)
-    monkeypatch.setattr(grid_module, "chunk_sums", original)
+    monkeypatch.setattr(computing, "chunk_sums", original)
     kept = len(stored(path))
     assert kept > 0
     table = make_grid().run(path, num_runs=2500)
@@ -435,7 +437,7 @@ def test_an_error_in_a_kernel_keeps_what_ended(tmp_path, monkeypatch):
 
 
 def test_a_quarter_of_a_second_is_the_most_that_is_not_in_the_file(tmp_path, monkeypatch):
-    path, original = tmp_path / "grid.sqlite", grid_module.chunk_sums
+    path, original = tmp_path / "grid.sqlite", computing.chunk_sums
     lags = []
 
     def slow(agents, *args, **kwargs):
@@ -450,8 +452,8 @@ def test_a_quarter_of_a_second_is_the_most_that_is_not_in_the_file(tmp_path, mon
             seen.update(rows=rows, at=time.monotonic())
         lags.append(time.monotonic() - seen["at"])
 
-    monkeypatch.setattr(grid_module, "chunk_sums", slow)
-    monkeypatch.setattr(grid_module, "_MAX_GROUP", 1)
+    monkeypatch.setattr(computing, "chunk_sums", slow)
+    monkeypatch.setattr(jobs, "_MAX_GROUP", 1)
     make_grid().run(path, num_runs=50, threads=2, on_progress=look)
     assert len(lags) > 10
     assert max(lags) < 0.25 + 0.45  # of some 1.3 s
@@ -592,9 +594,9 @@ def test_a_full_disk(tmp_path):
     begin, _, _ = _CHILD.partition('print("ready"')
     limited = f"""{begin}
 import resource
-from hotloop.bandits import grid as grid_module
+from hotloop.bandits.grid import computing
 from hotloop.errors import OutputError
-grid_module._COMMIT_S = 0
+computing._COMMIT_S = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 try:
     grid.run(sys.argv[1], num_runs=7000)

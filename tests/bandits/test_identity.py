@@ -30,10 +30,10 @@ from hotloop.bandits import (
     Sums,
     chunk_sums,
     compare,
+    games,
     run,
-    running,
 )
-from hotloop.bandits.running import CHUNK
+from hotloop.bandits.folding import CHUNK
 from hotloop.errors import BanditError
 
 MATRIX = np.random.default_rng(0).uniform(0, 1, (30, 3))
@@ -195,7 +195,7 @@ def test_any_pieces(pair, monkeypatch):
     """Long runs are played some steps at a time; what is carried over is all that there is."""
     agent, environment = PAIRS[pair]
     whole = run(agent, environment, num_runs=300, **OPTIONS)
-    monkeypatch.setattr(running, "_PIECE", 1)
+    monkeypatch.setattr(games, "_PIECE", 1)
     told = []
     options = {**OPTIONS, "on_progress": lambda played, total: told.append(played)}
     assert_same_results(whole, run(agent, environment, num_runs=300, **options))

@@ -7,7 +7,9 @@ import pytest
 
 from hotloop.bandits import pictures
 from hotloop.bandits.agents import UCB, EpsilonGreedy
+from hotloop.bandits.bounds import lai_robbins
 from hotloop.bandits.environments import Bernoulli, Gaussian, RandomWalk
+from hotloop.bandits.pictures import shares as arm_pictures
 from hotloop.bandits.results import Estimate, Result, Sums
 from hotloop.errors import ConfigError, MissingExtraError, OutputError
 
@@ -220,7 +222,7 @@ def test_there_is_no_bound_where_values_are_drawn(drawn):
 )
 def test_lai_and_robbins_constant(environment, constant):
     expected = constant if constant is None else pytest.approx(constant, rel=1e-3)
-    assert pictures.lai_robbins(environment) == expected
+    assert lai_robbins(environment) == expected
 
 
 def test_boxes_are_quantiles(drawn):
@@ -270,7 +272,7 @@ def test_points_are_thinned_without_losing_pulls():
     result = make_result(shares=np.repeat(SHARES, 201, axis=0))
     result.sums.curve.resize((6, 603), refcheck=False)
     object.__setattr__(result, "num_steps", 1205)  # the last point is of one step
-    edges, share = pictures._thinned(result)
+    edges, share = arm_pictures._thinned(result)
     assert len(edges) == len(share) + 1 == 202
     assert edges[:3].tolist() == [0, 6, 12]
     assert edges[-2:].tolist() == [1200, 1205]

@@ -180,7 +180,7 @@ def test_figure_2_1_prints_true_values(capsys, tmp_path):
 
 def test_the_grid_gets_its_arguments(capsys, monkeypatch):
     seen = []
-    monkeypatch.setattr("hotloop.cli.bandit_grid.run", lambda args: seen.append(args) or 7)
+    monkeypatch.setattr("hotloop.cli.bandit.grid.run", lambda args: seen.append(args) or 7)
     assert bandit(capsys, "grid", "ucb", "c=1,2", "--runs", 8)[0] == 7
     assert seen == [["ucb", "c=1,2", "--runs", "8"]]
 
@@ -334,7 +334,7 @@ def test_a_missing_extra_is_named(capsys, monkeypatch, tmp_path, module, args):
 
 PROGRESS = """
 import time
-from hotloop.cli.bandit import ProgressLine
+from hotloop.cli.bandit.progress import ProgressLine
 with ProgressLine(after_s={after_s}, interval_s=0.0) as progress:
     for behind in (0, 250_000, 1_000_000):
         progress.show(behind, 1_000_000)

@@ -103,7 +103,7 @@ def test_more_runs(capsys):
 
 
 def test_other_kernels_are_told(capsys, monkeypatch):
-    from hotloop.bandits import grid as grid_module
+    from hotloop.bandits.grid import grid as grid_module
 
     grid(capsys, "ucb", "c=1,2", *SMALL)
     monkeypatch.setattr(grid_module, "KERNEL_VERSION", 99)
@@ -219,15 +219,16 @@ def test_live_on_a_terminal(folder):
 
 
 def test_lines_in_a_log(folder, capsys, monkeypatch):
-    from hotloop.cli import bandit_grid
+    from hotloop.cli.bandit import grid as command
+    from hotloop.cli.bandit import progress
 
-    def describe(progress):
-        return f"{progress.points} of {progress.all_points}"
+    def describe(seen):
+        return f"{seen.points} of {seen.all_points}"
 
-    live = bandit_grid._LiveLine()
-    live._interval_s, live._shown_at = 0.0, 0.0
-    monkeypatch.setattr(bandit_grid, "_LiveLine", lambda: live)
-    monkeypatch.setattr(bandit_grid, "describe", describe)
+    line = progress.GridLine()
+    line._interval_s, line._shown_at = 0.0, 0.0
+    monkeypatch.setattr(command, "GridLine", lambda: line)
+    monkeypatch.setattr(progress, "describe", describe)
     code, _, err = grid(capsys, "ucb", "c=1,2", *SMALL)
     assert code == 0
     assert err.splitlines()[0] == "0 of 2"

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from hotloop.cli.durations import duration
+
 if TYPE_CHECKING:
     from hotloop.runs import Evaluation, Report
 
@@ -107,7 +109,7 @@ def describe(
         f"({(report.timesteps - first_timesteps) / age_s:,.0f}/s with start-up)",
         f"mean return {'?' if math.isnan(mean := report.mean_return) else f'{mean:.1f}'}",
         *([f"evaluation {evaluation.mean_return:.1f}"] if evaluation else ()),
-        f"{_duration(left_s)} left",
+        f"{duration(left_s)} left",
     ]
     return Text(" · ".join(parts), no_wrap=True, overflow="ellipsis")
 
@@ -124,11 +126,3 @@ def process_age_s() -> float:
 
 
 _IMPORTED_AT = time.monotonic()
-
-
-def _duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.cli import need
+from hotloop.cli.bandit.options import add_json, add_sizes, parser_of, refuse
+from hotloop.cli.bandit.progress import GridLine, short
+from hotloop.cli.bandit.tables import plus_minus, print_json
 from hotloop.cli.signals import Ended, end_once
 from hotloop.cli.tables import plain_table, print_table, wide_console
-from hotloop.errors import ConfigError, UnknownNameError, nearest
+from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.live import Live
-
     from hotloop.bandits.grid import Grid, GridProgress, GridTable
 
 _EPILOG = """`hotloop bandit --help` lists agents, environments and their fields. A range is a list,
@@ -36,12 +34,13 @@ example:
   hotloop bandit grid epsilon-greedy epsilon=2**-7:2**-2:x2 step_size=none,0.1 --picture study.png
 """
 _TOP = 20
-_QUANTITIES = ("mean_reward", "mean_optimal", "final_regret", "late_reward", "late_optimal")
 
 
 def run(args: list[str]) -> int:
     """Compute a grid; see `hotloop bandit grid --help`."""
-    options = _parsed(_parser(), args)
+    parser = _parser()
+    options, rest = parser.parse_known_intermixed_args(args)  # ranges may stand behind options
+    refuse(parser, rest)
     need("numba", extra="bandit", purpose="a bandit")
     if options.picture is not None:
         need("matplotlib", extra="bandit", purpose="drawing a picture")
@@ -50,7 +49,8 @@ def run(args: list[str]) -> int:
         if options.export.suffix != ".parquet":
             raise ConfigError(f"`--export` must end in .parquet, got '{options.export}'")
 
-    from hotloop.bandits.grid import Grid, picture_axes
+    from hotloop.bandits.grid import Grid
+    from hotloop.bandits.grid.picture import picture_axes
     from hotloop.bandits.pictures import check_picture
 
     outer = _fields(options.env, "--env ")
@@ -70,9 +70,10 @@ def run(args: list[str]) -> int:
     if options.picture is not None:  # before the work, which may take long
         check_picture(options.picture, option="--picture")
         picture_axes(grid.ranges)
-    table = _compute(grid, options)
-    if table is None:
-        return options.exit_code
+    try:
+        table = _compute(grid, options)
+    except Ended as ended:
+        return ended.exit_code
     if options.picture is not None:
         table.save_picture(options.picture, options.quantity)
     if options.export is not None:
@@ -80,9 +81,7 @@ def run(args: list[str]) -> int:
     files = {"picture": options.picture, "export": options.export}
     written = {name: str(path) for name, path in files.items() if path is not None}
     if options.json:
-        json.dump(table.to_dict() | written, sys.stdout, allow_nan=False)
-        print()
-        return 0
+        return print_json(table.to_dict() | written)
     print(f"{table.title}\n")
     _print_table(table, options.quantity, print_all=options.all)
     print(f"\n± standard error over runs\n{_summary(table)}")
@@ -92,14 +91,13 @@ def run(args: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hotloop bandit grid",
-        description="Play all combinations of an agent's settings, and keep what comes out in one "
-        "SQLite file.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    from hotloop.bandits.results import QUANTITIES
+
+    about = (
+        "Play all combinations of an agent's settings, and keep what comes out in one SQLite file."
     )
+    parser = parser_of("grid", about)
+    parser.epilog = _EPILOG
     parser.add_argument("agent", metavar="AGENT", help="such as epsilon-greedy, ucb, gradient")
     parser.add_argument(
         "ranges", metavar="FIELD=RANGE", nargs="*", help="the agent's settings; see below"
@@ -118,12 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--arms", metavar="RANGE", help="how many arms the environment has: --env num_arms=RANGE"
     )
+    add_sizes(parser, runs=2000, steps=1000)
     whole = {"metavar": "N", "type": int}
     about = "(default: %(default)s)"
-    parser.add_argument("--runs", **whole, default=2000, help=f"runs of each point {about}")
-    parser.add_argument("--steps", **whole, default=1000, help=f"steps of each run {about}")
-    parser.add_argument("--seed", **whole, default=0, help=f"of all random numbers {about}")
-    parser.add_argument("--threads", **whole, help="how many compute (default: one a core)")
     parser.add_argument(
         "--late-steps", **whole, help="the last steps, for the late columns (default: a tenth)"
     )
@@ -135,8 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--quantity",
-        choices=_QUANTITIES,
-        default=_QUANTITIES[0],
+        choices=QUANTITIES,
+        default=QUANTITIES[0],
         help=f"what the table is sorted by and the picture shows {about}",
     )
     parser.add_argument("--all", action="store_true", help=f"print all points, not the best {_TOP}")
@@ -149,27 +144,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--export", metavar="FILE", type=Path, help="write settings, estimates, curves: .parquet"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object instead of the table"
-    )
+    add_json(parser)
     return parser
-
-
-def _parsed(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
-    """Options; one that there isn't is answered with the nearest.
-
-    Raises:
-        UnknownNameError: there is no such option.
-    """
-    options, rest = parser.parse_known_intermixed_args(args)
-    if rest:
-        name = rest[0].split("=")[0]
-        known = [one for action in parser._actions for one in action.option_strings]
-        raise UnknownNameError(
-            f"`{parser.prog}` has no option '{name}'"
-            + (nearest(name, known) or f"; `{parser.prog} --help` lists them")
-        )
-    return options
 
 
 def _fields(given: Sequence[str], option: str) -> dict[str, str]:
@@ -188,13 +164,16 @@ def _fields(given: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-def _compute(grid: Grid, options: argparse.Namespace) -> GridTable | None:
-    """The table; None after Ctrl-C, with the exit code in the options."""
-    live = _LiveLine()
-    with end_once() as ending:
+def _compute(grid: Grid, options: argparse.Namespace) -> GridTable:
+    """The table.
+
+    Raises:
+        Ended: by Ctrl-C, `kill` or a closed terminal; what is kept has been told.
+    """
+    with end_once() as ending, GridLine() as line:
 
         def on_progress(progress: GridProgress) -> None:
-            live.show(progress)
+            line.show(progress)
             ending.check()
 
         try:
@@ -205,15 +184,10 @@ def _compute(grid: Grid, options: argparse.Namespace) -> GridTable | None:
                 threads=options.threads,
                 on_progress=on_progress,
             )
-        except Ended as ended:
-            live.close()
-            print(f"hotloop: stopped; {_kept(live.progress, options.file)}", file=sys.stderr)
-            options.exit_code = ended.exit_code
-            return None
-        except BaseException:
-            live.close()
+        except Ended:
+            line.close()
+            print(f"hotloop: stopped; {_kept(line.progress, options.file)}", file=sys.stderr)
             raise
-    live.close()
     if table.num_of_other_kernels:
         print(
             f"hotloop: {table.num_of_other_kernels:,} rows in {options.file} are from another "
@@ -232,86 +206,10 @@ def _kept(progress: GridProgress | None, path: Path) -> str:
     )
 
 
-class _LiveLine:
-    """Where a grid stands, on stderr: redrawn in a terminal, a line now and then in a log."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self.progress: GridProgress | None = None
-        self._console = Console(stderr=True)
-        self._is_live = self._console.is_terminal
-        self._interval_s = 0.1 if self._is_live else 5.0
-        self._shown_at = time.monotonic() - (self._interval_s if self._is_live else 0.0)
-        self._live: Live | None = None
-
-    def show(self, progress: GridProgress) -> None:
-        """Draw it, unless the last drawing is too recent."""
-        if self.progress is None and 0 < progress.kept_run_steps < progress.all_run_steps:
-            share = progress.kept_run_steps / progress.all_run_steps
-            print(
-                f"hotloop: {progress.points:,} of {progress.all_points:,} points, {share:.0%} of "
-                "all run·steps, are in the file already",
-                file=sys.stderr,
-            )
-        self.progress = progress
-        now = time.monotonic()
-        if now - self._shown_at < self._interval_s:
-            return
-        self._shown_at = now
-        if not self._is_live:
-            print(describe(progress), file=sys.stderr, flush=True)
-            return
-        from rich.live import Live
-        from rich.text import Text
-
-        if self._live is None:
-            # Without a thread of its own: one less beside those that compute.
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
-        text = Text(describe(progress), no_wrap=True, overflow="ellipsis")
-        self._live.update(text, refresh=True)
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-
-def describe(progress: GridProgress) -> str:
-    """One line: points, runs × steps, their rate, time left."""
-    share = progress.run_steps / progress.all_run_steps
-    return " · ".join(
-        [
-            f"{progress.points:,}/{progress.all_points:,} points",
-            f"{share:.0%} of {_short(progress.all_run_steps)} run·steps",
-            f"{_short(progress.steps_per_s)}/s",
-            f"{_duration(progress.left_s)} left",
-        ]
-    )
-
-
-def _short(number: float) -> str:
-    """12.3 M, 1.2 G."""
-    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.0f}"
-
-
-def _duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def _print_table(table: GridTable, quantity: str, *, print_all: bool) -> None:
     from rich.text import Text
 
-    from hotloop.bandits.grid import text_of
+    from hotloop.bandits.grid.notation import text_of
 
     rows = table.sorted(quantity)
     shown = rows if print_all else rows[:_TOP]
@@ -325,34 +223,16 @@ def _print_table(table: GridTable, quantity: str, *, print_all: bool) -> None:
         printed.add_column(heading, justify="right", no_wrap=True)
     for row in shown:
         estimates = (
-            f"{_plain(row.mean_reward)}",
-            f"{_percent(row.mean_optimal)}",
-            f"{_plain(row.final_regret)}",
-            f"{_plain(row.late_reward)}",
-            f"{_percent(row.late_optimal)}",
+            plus_minus(row.mean_reward),
+            plus_minus(row.mean_optimal, percent=True),
+            plus_minus(row.final_regret),
+            plus_minus(row.late_reward),
+            plus_minus(row.late_optimal, percent=True),
         )
         printed.add_row(*(Text(text_of(row.settings[name])) for name in settings), *estimates)
     print_table(printed, wide_console())
     if len(shown) < len(rows):
         print(f"… and {len(rows) - len(shown):,} more: --all prints them")
-
-
-def _plain(estimate: tuple[float, float]) -> str:
-    """A mean and its standard error, to the error's second digit."""
-    mean, se = estimate
-    if math.isnan(mean):
-        return "–"
-    if not se > 0:  # a single run, or runs that are all alike
-        return f"{mean:,.4g}"
-    digits = min(max(1 - math.floor(math.log10(se)), 0), 6)
-    return f"{mean:,.{digits}f} ± {se:,.{digits}f}"
-
-
-def _percent(estimate: tuple[float, float]) -> str:
-    mean, se = (100 * part for part in estimate)
-    if math.isnan(mean):
-        return "–"
-    return f"{mean:.1f} ± {se:.1f} %" if se > 0 else f"{mean:.1f} %"
 
 
 def _summary(table: GridTable) -> str:
@@ -362,9 +242,9 @@ def _summary(table: GridTable) -> str:
     if not table.computed_run_steps:
         return f"{points}: all of it was in {table.path}, nothing had to be computed"
     kept = all_run_steps - table.computed_run_steps
-    there = f", {_short(kept)} were in the file" if kept > 0 else ""
+    there = f", {short(kept)} were in the file" if kept > 0 else ""
     return (
-        f"{points}: {_short(table.computed_run_steps)} run·steps{there}; {table.elapsed_s:,.3f} s "
+        f"{points}: {short(table.computed_run_steps)} run·steps{there}; {table.elapsed_s:,.3f} s "
         f"on {table.threads} thread{'s' * (table.threads != 1)}, {table.kernel_share:.0%} of it in "
         f"kernels; kept in {table.path}"
     )

@@ -1,0 +1,151 @@
+"""A game: agents and an environment that play together, a block of runs at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hotloop.bandits.agents import Agent
+from hotloop.bandits.block import Block, Settings
+from hotloop.bandits.environments import Adversarial, Environment
+from hotloop.bandits.folding import Folded
+from hotloop.bandits.kernels import layout
+from hotloop.bandits.kernels.environments import start_nothing
+from hotloop.bandits.kernels.layout import LANES, WINDOW
+from hotloop.bandits.own import (
+    JittedEnvironment,
+    PlainAgent,
+    PlainEnvironment,
+    arm_error,
+    reward_error,
+)
+from hotloop.bandits.plans import Plan, plan_agent, plan_environment
+
+_PIECE = 8_000_000  # agents × runs × steps between two looks at whether to stop: some 0.1 s
+_NOTHING = Plan(parts=(start_nothing, start_nothing, start_nothing))
+
+Progress = Callable[[int, int], None]
+
+
+class Stopped(Exception):
+    """Nobody waits for what is being played any more."""
+
+
+class Watch:
+    """Counts what was played, tells the caller, and passes on that it is time to stop."""
+
+    def __init__(self, total: int = 0, on_progress: Progress | None = None) -> None:
+        self.is_over = False
+        self._total, self._on_progress = total, on_progress
+        self._played, self._told = 0, -1
+        self._lock = threading.Lock()
+
+    def note(self, run_steps: int) -> None:
+        """So much more was played.
+
+        Raises:
+            Stopped: it is time to.
+        """
+        with self._lock:
+            self._played += run_steps
+        if self.is_over:
+            raise Stopped
+
+    def tell(self) -> None:
+        """Call `on_progress`, on this thread, if there is something new."""
+        if self._on_progress is not None and self._played != self._told:
+            self._told = self._played
+            self._on_progress(self._told, self._total)
+
+
+class Game:
+    """What is played: agents, environment, settings, and how the kernels see them.
+
+    Compiles what is needed, or loads it from the cache.
+    """
+
+    def __init__(
+        self, agents: Sequence[Agent], environment: Environment, settings: Settings
+    ) -> None:
+        self.agents, self.environment, self.settings = agents, environment, settings
+        self.is_plain = isinstance(environment, PlainEnvironment) or any(
+            isinstance(agent, PlainAgent) for agent in agents
+        )
+        steps = settings.num_steps
+        is_made_here = isinstance(environment, PlainEnvironment)
+        self._environment = _NOTHING if is_made_here else plan_environment(environment, steps)
+        self._agents = [
+            _NOTHING if isinstance(agent, PlainAgent) else plan_agent(agent, environment, steps)
+            for agent in agents
+        ]
+        self._spare = [self.block()]
+
+    def block(self) -> Block:
+        """Memory for one block of runs."""
+        return Block(
+            self._agents,
+            self._environment,
+            num_arms=self.environment.num_arms,
+            settings=self.settings,
+            dimension=getattr(self.environment, "dimension", 0),
+            in_hindsight=isinstance(self.environment, Adversarial),
+        )
+
+    def play(self, first_run: int, num_runs: int, watch: Watch) -> Folded:
+        """One block from its first step to its last; several threads may call it.
+
+        Raises:
+            BanditError: a user's own agent or environment gave what is impossible.
+            Stopped: `watch` said so.
+        """
+        try:
+            block = self._spare.pop()
+        except IndexError:
+            block = self.block()
+        block.begin(first_run, num_runs)
+        num_agents, num_steps = len(self.agents), self.settings.num_steps
+        piece = max(_PIECE // (num_agents * LANES) // WINDOW, 1) * WINDOW
+        for first in range(0, num_steps, piece):
+            last = min(first + piece, num_steps)
+            which = block.play(first, last)
+            if which >= 0:
+                self.fail(which, block)
+            watch.note((last - first) * num_runs * num_agents)
+        folded = self.harvest(block)
+        self._spare.append(block)
+        return folded
+
+    def fail(self, which: int, block: Block) -> None:
+        """Raise what a block met while agent number `which` played."""
+        kind, run, step, value = block.fault
+        if kind == layout.FAULT_ARM:
+            raise arm_error(self.agents[which].name, self.environment.num_arms, value, run, step)
+        raise reward_error(self.environment.name, value, run, step)
+
+    def harvest(self, block: Block) -> Folded:
+        """What a block that was played came to."""
+        ends = np.stack([block.totals(which) for which in range(len(self.agents))])
+        if np.isnan(ends[:, 2]).all():  # true values are unknown, so is what is optimal
+            ends[:, [1, 4]] = np.nan
+            block.curves[:, 2:4] = np.nan
+        return Folded(
+            num_runs=ends.shape[2],
+            curves=block.curves.copy(),
+            totals=np.stack([ends.sum(axis=2), (ends * ends).sum(axis=2)], axis=1),
+            products=(ends[:, None] * ends[None]).sum(axis=3),
+            pulls=block.pulls.copy(),
+            final_regrets=ends[:, 2].copy(),
+        )
+
+
+def games_of(agents: Sequence[Agent], environment: Environment, settings: Settings) -> list[Game]:
+    """Agents that can share an environment play together.
+
+    A user's own environment may remember what was done to it: there each agent has one for itself.
+    """
+    is_own = isinstance(environment, (JittedEnvironment, PlainEnvironment))
+    if is_own or any(isinstance(agent, PlainAgent) for agent in agents):
+        return [Game([agent], environment, settings) for agent in agents]
+    return [Game(agents, environment, settings)]

@@ -1,0 +1,187 @@
+"""What comes out of a grid: its rows, the best of them, and ways to keep them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.bandits.agents import Agent
+from hotloop.bandits.environments import Environment
+from hotloop.bandits.grid import parquet, picture
+from hotloop.bandits.grid.notation import ENV, text_of
+from hotloop.bandits.pictures import check_picture
+from hotloop.bandits.results import Estimate, Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridRow:
+    """A point of a grid, and what came of it.
+
+    Attributes:
+        settings: the fields that were given, an environment's as "env.walk"; JSON values.
+        config: the point in full, as the file has it; JSON values.
+        result: estimates and curves.
+    """
+
+    settings: dict[str, Any]
+    config: dict[str, Any]
+    result: Result
+
+    @property
+    def agent(self) -> Agent:
+        """Who played."""
+        return self.result.agent
+
+    @property
+    def environment(self) -> Environment:
+        """Where."""
+        return self.result.environment
+
+    @property
+    def mean_reward(self) -> Estimate:
+        """A run's mean reward over all its steps."""
+        return self.result.mean_reward
+
+    @property
+    def mean_optimal(self) -> Estimate:
+        """A run's share of optimal steps."""
+        return self.result.mean_optimal
+
+    @property
+    def final_regret(self) -> Estimate:
+        """A run's cumulative regret at its end."""
+        return self.result.final_regret
+
+    @property
+    def late_reward(self) -> Estimate:
+        """A run's mean reward over its last `late_steps` steps."""
+        return self.result.late_reward
+
+    @property
+    def late_optimal(self) -> Estimate:
+        """A run's share of optimal steps among its last `late_steps`."""
+        return self.result.late_optimal
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridTable:
+    """A finished grid.
+
+    Attributes:
+        rows: one for each point, in the grid's order: the last range changes fastest, agents within
+            environments.
+        ranges: the fields that have several values: name → values, an environment's as "env.walk".
+        path: the file.
+        seed, num_runs, num_steps, late_steps, steps_per_point: of every point.
+        threads: how many computed.
+        elapsed_s: seconds that it took, the file's opening, reading and closing among them.
+        kernel_share: what part of `elapsed_s` the threads spent in kernels, in the mean; NaN if
+            nothing was left to compute.
+        computed_run_steps: runs × steps computed; the rest was in the file.
+        num_of_other_kernels: the file's rows of these points that are of another version of the
+            kernels: they are left alone, and not part of anything here.
+    """
+
+    rows: tuple[GridRow, ...]
+    ranges: dict[str, list[Any]]
+    path: Path
+    seed: int
+    num_runs: int
+    num_steps: int
+    late_steps: int
+    steps_per_point: int
+    threads: int
+    elapsed_s: float
+    kernel_share: float
+    computed_run_steps: int
+    num_of_other_kernels: int
+
+    @property
+    def title(self) -> str:
+        """What was played, in one line: names, the settings that all points share, sizes, seed."""
+        row = self.rows[0]
+        agent, environment = row.agent.name, row.environment.name
+        for name, value in row.settings.items():
+            if name not in self.ranges and name.startswith(ENV):
+                environment += f", {name.removeprefix(ENV)} {text_of(value)}"
+            elif name not in self.ranges:
+                agent += f", {name} {text_of(value)}"
+        if f"{ENV}num_arms" not in row.settings and f"{ENV}means" not in self.ranges:
+            environment += f", {row.environment.num_arms} arms"
+        sizes = f"{self.num_runs:,} runs of {self.num_steps:,} steps"
+        return f"{agent} · {environment} · {sizes} · seed {self.seed}"
+
+    def sorted(self, quantity: str = "mean_reward") -> list[GridRow]:
+        """The rows, best first (for a regret: the least); rows without a number stand last.
+
+        Raises:
+            BanditError: there is no such quantity.
+        """
+        sign = 1 if quantity == "final_regret" else -1
+        means = [row.result.estimate(quantity).mean for row in self.rows]
+        order = np.argsort([math.inf if math.isnan(mean) else sign * mean for mean in means])
+        return [self.rows[index] for index in order]
+
+    def best(self, quantity: str = "mean_reward") -> GridRow:
+        """The first of `sorted`."""
+        return self.sorted(quantity)[0]
+
+    def to_dict(self, *, curves: bool = False) -> dict[str, Any]:
+        """What JSON can hold: settings and estimates, NaN as null; the curves too if asked for."""
+        share = None if math.isnan(self.kernel_share) else self.kernel_share
+        return {
+            **{name: getattr(self, name) for name in _OUTER},
+            "path": str(self.path),
+            "kernel_share": share,
+            "points": [_to_dict(row, curves=curves) for row in self.rows],
+        }
+
+    def save_picture(self, path: str | Path, quantity: str = "mean_reward") -> Path:
+        """Draw a quantity over the one or two fields that have several values.
+
+        One field of numbers is a parameter study with error bars, and so is one beside another with
+        words among its values (`none`, `true`): a line for each of those. Two fields of numbers are
+        a heat map.
+
+        Raises:
+            ConfigError: other fields than these have several values, or the suffix is no picture's.
+            MissingExtraError: matplotlib is not installed.
+            OutputError: `path` can't be written.
+        """
+        path = check_picture(path)
+        picture.draw(self, path, quantity)
+        return path
+
+    def save_parquet(self, path: str | Path) -> Path:
+        """Write a row a point: settings, estimates, and the curves as lists.
+
+        Columns: `agent`, its fields, `environment`, its fields as "env.walk", `seed`, `num_runs`,
+        `num_steps`, …; `mean_reward`, `mean_reward_se`, … for the five estimates; `step`, `reward`,
+        `reward_se`, … as lists.
+
+        Raises:
+            MissingExtraError: pyarrow is not installed.
+            OutputError: `path` can't be written.
+        """
+        path = Path(path)
+        parquet.write_parquet(self, path)
+        return path
+
+
+_OUTER = (
+    *("ranges", "seed", "num_runs", "num_steps", "late_steps", "steps_per_point"),
+    *("threads", "elapsed_s", "computed_run_steps", "num_of_other_kernels"),
+)
+
+
+def _to_dict(row: GridRow, *, curves: bool) -> dict[str, Any]:
+    about = row.result.to_dict(curves=curves)
+    for name in (*_OUTER, "prepare_s", "ns_per_step"):  # the whole grid's, or nobody's
+        about.pop(name, None)
+    # The file's description of an environment has a matrix' digest for the matrix.
+    about |= {kind: row.config[kind] for kind in ("agent", "environment")}
+    return {"settings": row.settings, **about}

@@ -1,0 +1,81 @@
+"""What is asked for, checked: steps, seed, runs, threads."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from hotloop.bandits.block import Settings
+from hotloop.bandits.folding import CHUNK
+from hotloop.errors import ConfigError
+
+MAX_RUNS = 2**32 - CHUNK
+
+
+def settings_from(
+    seed: int,
+    num_steps: int,
+    late_steps: int | None,
+    steps_per_point: int | None,
+    arm_shares: bool = False,
+) -> Settings:
+    """Settings that were given, and what follows from them.
+
+    Raises:
+        ConfigError: one of them makes no sense.
+    """
+    num_steps = whole("num_steps", num_steps, 1, 2**31 - 1)
+    if steps_per_point is None:
+        steps_per_point = 1 if num_steps <= 2000 else -(-num_steps // 1000)
+    late_steps = max(num_steps // 10, 1) if late_steps is None else late_steps
+    return Settings(
+        seed=seed_from(seed),
+        num_steps=num_steps,
+        steps_per_point=whole("steps_per_point", steps_per_point, 1, num_steps),
+        late_steps=whole("late_steps", late_steps, 1, num_steps),
+        arm_shares=arm_shares,
+    )
+
+
+def seed_from(seed: int) -> int:
+    """A seed that was given.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    return whole("seed", seed, 0, 2**64 - 1)
+
+
+def runs_from(num_runs: int) -> int:
+    """A number of runs that was given.
+
+    Raises:
+        ConfigError: it makes no sense.
+    """
+    return whole("num_runs", num_runs, 1, MAX_RUNS)
+
+
+def threads_from(threads: int | None) -> int:
+    """How many threads were asked for; one for each core that this process may use by default.
+
+    Raises:
+        ConfigError: it makes no sense.
+    """
+    if threads is None:
+        has_affinity = hasattr(os, "sched_getaffinity")
+        threads = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return whole("threads", threads, 1, 1024)
+
+
+def whole(name: str, value: Any, low: int, high: int) -> int:
+    """A count, as a user gives it.
+
+    Raises:
+        ConfigError: it is no whole number, or out of range.
+    """
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_whole or not low <= value <= high:
+        raise ConfigError(f"`{name}` must be a whole number from {low} to {high:,}, got {value!r}")
+    return int(value)

@@ -1,0 +1,145 @@
+"""What commands print: tables, how fast it was, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hotloop.cli.tables import plain_table, print_table, wide_console
+
+if TYPE_CHECKING:
+    from hotloop.bandits.figures import BookFigure
+    from hotloop.bandits.results import Comparison, Estimate, Result
+
+
+def print_figure(figure: BookFigure) -> None:
+    """A figure's heading and table, beside what an independent computation gave."""
+    from rich.text import Text
+
+    rows = figure.rows
+    if figure.comparison is None:
+        columns = [("arm", [row.label for row in rows])]
+        columns.append(("true value", [f"{row.reward.mean:.3f}" for row in rows]))
+    else:
+        known = [row.reference for row in rows]
+        columns = [
+            ("agent", [row.label for row in rows]),
+            ("reward", [plus_minus(row.reward) for row in rows]),
+            ("reference", [_or_blank("{:.3f}", one and one.reward) for one in known]),
+            ("optimal", [plus_minus(row.optimal, percent=True) for row in rows]),
+            (
+                "reference",
+                [_or_blank("{:.1f} %", one and one.optimal and 100 * one.optimal) for one in known],
+            ),
+            ("regret", [_or_blank("{:.3f}", row.regret) for row in rows]),
+            ("reference", [_or_blank("{:.3f}", one and one.regret) for one in known]),
+        ]
+    columns = [(heading, cells) for heading, cells in columns if any(cells)]
+    table = plain_table()
+    for number, (heading, _) in enumerate(columns):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for cells in zip(*(cells for _, cells in columns), strict=True):
+        table.add_row(*map(Text, cells))
+    print(f"{figure.heading}\n")
+    print_table(table, wide_console())
+    if figure.comparison is not None:
+        print(f"\nReward and regret per step, over {figure.window}; ± standard error over runs.")
+    if any(row.reference for row in rows):
+        print(f"Reference: computed independently {figure.plan.reference}.")
+
+
+def _or_blank(style: str, value: float | None) -> str:
+    return "" if value is None else style.format(value)
+
+
+def print_result(result: Result) -> None:
+    """One agent's estimates, over all steps and over the last."""
+    table = plain_table()
+    headings = ("", f"all {result.num_steps:,} steps", f"the last {result.late_steps:,}")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    mean, late = result.mean_reward, result.late_reward
+    table.add_row("reward per step", plus_minus(mean), plus_minus(late))
+    mean, late = (
+        plus_minus(one, percent=True) for one in (result.mean_optimal, result.late_optimal)
+    )
+    table.add_row("optimal action", mean, late)
+    table.add_row("regret at the end", plus_minus(result.final_regret), "")
+    print(f"{_heading(result)}\n")
+    print_table(table, wide_console())
+    print("\n± standard error over runs")
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Agents beside each other, and their differences to the first."""
+    from rich.text import Text
+
+    results = comparison.results
+    first = results[0]
+    table = plain_table()
+    table.add_column("agent", overflow="fold")
+    for heading in ("reward", "to the first", "optimal", "final regret", "to the first"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for index, result in enumerate(results):
+        reward, regret = (
+            plus_minus(comparison.difference(index, 0, quantity), sign=True) if index else ""
+            for quantity in ("late_reward", "final_regret")
+        )
+        table.add_row(
+            Text(result.agent.label),
+            plus_minus(result.late_reward),
+            reward,
+            plus_minus(result.late_optimal, percent=True),
+            plus_minus(result.final_regret),
+            regret,
+        )
+    print(f"{_heading(first, agent=False)}\n")
+    print_table(table, wide_console())
+    print(
+        f"\nReward per step and optimal actions over the last {first.late_steps:,} steps; "
+        "± standard error over runs, of differences run by run."
+    )
+
+
+def _heading(result: Result, *, agent: bool = True) -> str:
+    who = f"{result.agent.label} · " if agent else ""
+    place = result.environment.label
+    arms = "" if "arms" in place else f", {result.environment.num_arms} arms"
+    runs = f"{result.num_runs:,} runs of {result.num_steps:,} steps"
+    return f"{who}{place}{arms} · {runs} · seed {result.seed}"
+
+
+def plus_minus(estimate: Estimate | None, *, percent: bool = False, sign: bool = False) -> str:
+    """A mean with as many digits as its standard error has two of: `1.368 ± 0.013`."""
+    if estimate is None:
+        return ""
+    mean, se = (100 * value for value in estimate) if percent else estimate
+    if math.isnan(mean):
+        return "–"
+    plus = "+" if sign else ""
+    unit = " %" if percent else ""
+    if not se > 0:  # a single run, or runs that are all alike
+        return f"{mean:{plus},.4g}{unit}"
+    digits = min(max(1 - math.floor(math.log10(se)), 0), 9)
+    return f"{mean:{plus},.{digits}f} ± {se:,.{digits}f}{unit}"
+
+
+def print_speed(results: Sequence[Result], elapsed_s: float) -> None:
+    """The last line: how much was done in which time."""
+    first = results[0]
+    run_steps = len(results) * first.num_runs * first.num_steps
+    agents = f"{len(results)} agents × " if len(results) > 1 else ""
+    print(
+        f"{agents}{first.num_runs:,} runs × {first.num_steps:,} steps = {run_steps:,} run·steps "
+        f"in {elapsed_s:,.3f} s: {elapsed_s * 1e9 / run_steps:,.1f} ns a run and step"
+    )
+
+
+def print_json(content: dict[str, Any]) -> int:
+    """One JSON object; gives the exit code."""
+    json.dump(content, sys.stdout, allow_nan=False)
+    print()
+    return 0
