@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from hotloop.bandits import (
+    EXP3,
+    KLUCB,
     MOSS,
     UCB,
     AbruptChange,
     Adversarial,
     BanditSpeedWarning,
     Bernoulli,
+    BetaThompson,
     EpsilonGreedy,
     Gaussian,
     Gradient,
@@ -599,3 +602,46 @@ def test_plain_answers_of_a_wrong_shape():
     ):
         with pytest.raises(BanditError, match=name):
             run(agent, where, num_runs=30, num_steps=5)
+
+
+def test_differences_between_agents_of_which_each_has_an_environment_for_itself():
+    """They met the same random numbers, so run by run they can be told apart."""
+
+    def reward(state, params, step, arm, uniform):
+        return 1.0 if uniform[0] < 0.2 + 0.1 * arm else 0.0
+
+    environment = JittedEnvironment(num_arms=3, reward=reward)
+    agents = [EpsilonGreedy(epsilon=0.5), EpsilonGreedy(), EpsilonGreedy(epsilon=0.5)]
+    settings = {"num_runs": 300, "num_steps": 20}
+    comparison = compare(agents, environment, **settings)
+    assert tuple(comparison.difference(0, 2)) == (0.0, 0.0)
+    paired = comparison.difference(0, 1)
+    ends = [comparison.results[which].mean_reward for which in (0, 1)]
+    assert paired.mean == pytest.approx(ends[0].mean - ends[1].mean)
+    # Every run by itself, from sums over one more run each time.
+    means = np.array(
+        [
+            [
+                compare(agents[:2], environment, num_runs=runs, num_steps=20)
+                .results[which]
+                .sums.totals[0, 0]
+                for runs in (1, 2, 3, 4, 5)
+            ]
+            for which in (0, 1)
+        ]
+    )
+    each = np.diff(means, axis=1, prepend=0)
+    by_hand = (each[0] - each[1]).std(ddof=1) / math.sqrt(5)
+    five = compare(agents[:2], environment, num_runs=5, num_steps=20)
+    assert five.difference(0, 1).se == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("agent", [BetaThompson(), KLUCB(), EXP3()])
+def test_rewards_beyond_what_an_agent_takes(agent):
+    def reward(state, params, step, arm, uniform):
+        return 2.0 * uniform[0]
+
+    environment = JittedEnvironment(num_arms=4, reward=reward)
+    run(EpsilonGreedy(), environment, num_runs=2, num_steps=100)
+    with pytest.raises(BanditError, match=r"reward 1\..* of run .* from 0 to 1: scale them"):
+        run(agent, environment, num_runs=2, num_steps=100)

@@ -96,6 +96,7 @@ class Block:
         words[layout.NUM_STEPS] = settings.num_steps
         words[layout.DIMENSION] = dimension
         words[layout.NEEDS_POLICY] = any(plan is not None and plan.needs_policy for plan in agents)
+        words[layout.NEEDS_UNIT] = any(plan is not None and plan.needs_unit for plan in agents)
         words[layout.STEPS_PER_POINT] = settings.steps_per_point
         words[layout.LATE_FROM] = settings.num_steps - settings.late_steps
         words[layout.ENVIRONMENT] = self._environment.address

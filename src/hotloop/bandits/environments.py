@@ -85,6 +85,13 @@ class Bernoulli(Described):
         object.__setattr__(self, "means", _check_values(self.name, "means", self.means, 0.0, 1.0))
 
     @property
+    def label(self) -> str:
+        """A short text for a title: its probabilities, unless they are many."""
+        if self.num_arms > 10:
+            return f"{self.name}, {self.num_arms} arms"
+        return f"{self.name}, means {', '.join(f'{mean:.4g}' for mean in self.means)}"
+
+    @property
     def num_arms(self) -> int:
         """k."""
         return len(self.means)

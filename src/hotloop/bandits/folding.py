@@ -6,6 +6,7 @@ blocks end, and for runs that are added later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,7 @@ class Folded:
         products: float64, (agents, agents, 5); see `Comparison`.
         pulls: int64, (agents, P, k), or empty.
         final_regrets: float64, (agents, runs), of `MAX_FINAL_REGRETS` runs at most.
+        ends: float64, (agents, 5, runs): what every run of one block came to; None for several.
     """
 
     num_runs: int
@@ -38,9 +40,11 @@ class Folded:
     products: Array
     pulls: Array
     final_regrets: Array
+    ends: Array | None = None
 
     def add(self, later: Folded) -> None:
         """Take in the runs that come next."""
+        self.ends = None
         self.num_runs += later.num_runs
         self.curves += later.curves
         self.totals += later.totals
@@ -58,6 +62,25 @@ class Folded:
             totals=self.totals[which],
             arm_pulls=self.pulls[which] if len(self.pulls) else None,
         )
+
+
+def side_by_side(games: Sequence[Folded]) -> Folded:
+    """One block of games that were played apart, as if their agents had played together."""
+    known = [one.ends for one in games]
+    ends = np.concatenate([one for one in known if one is not None])
+    products = np.stack([(one * ends).sum(axis=2) for one in ends])
+    if len(games) == 1:
+        games[0].products = products
+        return games[0]
+    return Folded(
+        num_runs=games[0].num_runs,
+        curves=np.concatenate([one.curves for one in games]),
+        totals=np.concatenate([one.totals for one in games]),
+        products=products,
+        pulls=np.concatenate([one.pulls for one in games]),
+        final_regrets=np.concatenate([one.final_regrets for one in games]),
+        ends=ends,
+    )
 
 
 class Fold:

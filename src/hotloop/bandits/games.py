@@ -19,6 +19,7 @@ from hotloop.bandits.own import (
     PlainAgent,
     PlainEnvironment,
     arm_error,
+    range_error,
     reward_error,
 )
 from hotloop.bandits.plans import Plan, plan_agent, plan_environment
@@ -122,10 +123,12 @@ class Game:
         kind, run, step, value = block.fault
         if kind == layout.FAULT_ARM:
             raise arm_error(self.agents[which].name, self.environment.num_arms, value, run, step)
+        if kind == layout.FAULT_RANGE:
+            raise range_error(self.environment.name, value, run, step)
         raise reward_error(self.environment.name, value, run, step)
 
     def harvest(self, block: Block) -> Folded:
-        """What a block that was played came to."""
+        """What a block that was played came to, but for products."""
         ends = np.stack([block.totals(which) for which in range(len(self.agents))])
         if np.isnan(ends[:, 2]).all():  # true values are unknown, so is what is optimal
             ends[:, [1, 4]] = np.nan
@@ -134,9 +137,10 @@ class Game:
             num_runs=ends.shape[2],
             curves=block.curves.copy(),
             totals=np.stack([ends.sum(axis=2), (ends * ends).sum(axis=2)], axis=1),
-            products=(ends[:, None] * ends[None]).sum(axis=3),
+            products=np.empty(0),
             pulls=block.pulls.copy(),
             final_regrets=ends[:, 2].copy(),
+            ends=ends,
         )
 
 

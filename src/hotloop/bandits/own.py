@@ -22,10 +22,12 @@ from hotloop.bandits.kernels.layout import (
     FAULT,
     FAULT_ARM,
     FAULT_LANE,
+    FAULT_RANGE,
     FAULT_REWARD,
     FAULT_STEP,
     FAULT_VALUE,
     FRAME,
+    NEEDS_UNIT,
     NUM_ARMS,
     NUM_RUNS,
     PARAMETERS,
@@ -144,6 +146,7 @@ def _environment_parts(start: Any, reward: Any, mean: Any) -> tuple[Part, Part, 
             load_i64(frame, NUM_ARMS),
             np.empty(4),
         )
+        must_be_unit = load_i64(frame, NEEDS_UNIT) != 0
         for i in range(load_i64(frame, NUM_RUNS)):
             state, arm = _state_of(environment, i), i64(load_i32(frame + ARM, i))
             top = -math.inf
@@ -155,6 +158,8 @@ def _environment_parts(start: Any, reward: Any, mean: Any) -> tuple[Part, Part, 
             got = f32(reward(state, params, step + 1, arm, uniform))
             if not math.isfinite(got):
                 _note(frame, FAULT_REWARD, i, step, f64(got))
+            elif must_be_unit and not 0.0 <= got <= 1.0:
+                _note(frame, FAULT_RANGE, i, step, f64(got))
             store_f32(frame + REWARD, i, got)
 
     parts = [Part(one, is_kept=False) for one in (start_own, give_own)]
@@ -485,6 +490,14 @@ def arm_error(name: str, num_arms: int, arm: float, run: int, step: int) -> Band
     return BanditError(
         f"agent '{name}' took arm {arm:g} at step {step} of run {run}, but arms go from 0 to "
         f"{num_arms - 1}: mend its `choose`"
+    )
+
+
+def range_error(name: str, reward: float, run: int, step: int) -> BanditError:
+    """An environment gave a reward that one of the agents can't take."""
+    return BanditError(
+        f"environment '{name}' gave the reward {reward:g} at step {step} of run {run}, and an "
+        "agent that plays there needs rewards from 0 to 1: scale them, or play another agent"
     )
 
 

@@ -49,6 +49,7 @@ class Plan:
         parts: an agent's start, choose, update; an environment's start, advance, give_reward.
         parameters: words from `layout.PARAMETERS` on: whole numbers as int64, others as float64.
         state_bytes: memory of its own.
+        needs_unit: whether rewards must lie in 0 … 1.
         needs_policy: whether the policy's words are to be prepared for all lanes.
         arrays: what parameters are addresses of; kept alive with the block.
         has_walk: an environment whose true values differ from step to step; its windows hold
@@ -59,6 +60,7 @@ class Plan:
     parameters: tuple[float | int, ...] = ()
     state_bytes: int = 0
     needs_policy: bool = False
+    needs_unit: bool = False
     arrays: tuple[Array, ...] = ()
     has_walk: bool = False
 
@@ -128,6 +130,7 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
         return Plan(
             parts=(softmax.start_softmax, softmax.choose_exp3, softmax.update_exp3),
             parameters=(float(agent.gamma),),
+            needs_unit=True,
             state_bytes=size,
             needs_policy=True,
         )
@@ -147,11 +150,13 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
             parts=(posteriors.start_beta, posteriors.choose_beta, posteriors.update_beta),
             parameters=(float(agent.prior_alpha), float(agent.prior_beta)),
             state_bytes=posteriors.STATE_BYTES * padded,
+            needs_unit=True,
         )
     if isinstance(agent, KLUCB):
         return Plan(
             parts=(divergence.start_kl, divergence.choose_kl, divergence.update_kl),
             parameters=(float(agent.c),),
+            needs_unit=True,
             state_bytes=divergence.STATE_BYTES_ARM * arms + divergence.STATE_BYTES_LANE * LANES,
         )
     if isinstance(agent, (LinUCB, LinTS)):

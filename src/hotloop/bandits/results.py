@@ -9,10 +9,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,11 +103,6 @@ class Sums:
             totals=numbers[6 * points :].reshape(2, 5).copy(),
             arm_pulls=pulls,
         )
-
-
-def folded(sums: Sequence[Sums]) -> Sums:
-    """All of them, added in order."""
-    return reduce(add, sums)
 
 
 def _mean_and_error(total: Array, squares: Array, num: int) -> tuple[Array, Array]:

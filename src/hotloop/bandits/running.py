@@ -10,11 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-import numpy as np
-
 from hotloop.bandits.agents import AGENTS, Agent
 from hotloop.bandits.environments import ENVIRONMENTS, Environment, Gaussian
-from hotloop.bandits.folding import BLOCK, CHUNK, Fold, Folded
+from hotloop.bandits.folding import BLOCK, CHUNK, Fold, Folded, side_by_side
 from hotloop.bandits.games import Game, Progress, Watch, games_of
 from hotloop.bandits.own import (
     JittedAgent,
@@ -109,37 +107,32 @@ def compare(
     games = games_of(agents, environment, settings)
     started = time.perf_counter()
     watch = Watch(num_runs * settings.num_steps * len(agents), on_progress)
-    played = [
-        _play_here(game, 0, num_runs, watch)
-        if game.is_plain
-        else _play_over_threads(game, num_runs, threads, watch)
-        for game in games
-    ]
+    if any(game.is_plain for game in games):
+        played = _play_here(games, 0, num_runs, watch)
+    else:
+        played = _play_over_threads(games, num_runs, threads, watch)
     watch.tell()
     elapsed_s = time.perf_counter() - started
-    places = [(one, which) for one in played for which in range(len(one.curves))]
     results = tuple(
         Result.from_sums(
-            one.sums(which),
+            played.sums(which),
             agent=agent,
             environment=environment,
             seed=settings.seed,
             num_steps=settings.num_steps,
             steps_per_point=settings.steps_per_point,
             late_steps=settings.late_steps,
-            final_regrets=one.final_regrets[which],
+            final_regrets=played.final_regrets[which],
             elapsed_s=elapsed_s / len(agents),
             prepare_s=(started - began) / len(agents),
         )
-        for (one, which), agent in zip(places, agents, strict=True)
+        for which, agent in enumerate(agents)
     )
-    products = played[0].products
-    if len(games) > 1:  # of agents that played apart, each has only its own squares
-        products = np.full((len(agents), len(agents), 5), np.nan)
-        for which, one in enumerate(played):
-            products[which, which] = one.products[0, 0]
     return Comparison(
-        results=results, products=products, elapsed_s=elapsed_s, prepare_s=started - began
+        results=results,
+        products=played.products,
+        elapsed_s=elapsed_s,
+        prepare_s=started - began,
     )
 
 
@@ -179,11 +172,9 @@ def chunk_sums(
     whole("num_runs", num_runs, 1, CHUNK)
     if whole("first_run", first_run, 0, MAX_RUNS) % CHUNK:
         raise ConfigError(f"`first_run` must be a multiple of {CHUNK}, got {first_run}")
-    played = [
-        _play_here(game, first_run, num_runs, Watch())
-        for game in games_of(agents, environment, settings)
-    ]
-    return [one.sums(which) for one in played for which in range(len(one.curves))]
+    games = games_of(agents, environment, settings)
+    played = _play_here(games, first_run, num_runs, Watch())
+    return [played.sums(which) for which in range(len(agents))]
 
 
 def _adopt(
@@ -204,7 +195,11 @@ def _blocks_of(num_runs: int) -> Iterator[tuple[int, int, int]]:
         yield index, first, min(BLOCK, num_runs - first)
 
 
-def _play_over_threads(game: Game, num_runs: int, threads: int, watch: Watch) -> Folded:
+def _play_block(games: Sequence[Game], first_run: int, num_runs: int, watch: Watch) -> Folded:
+    return side_by_side([game.play(first_run, num_runs, watch) for game in games])
+
+
+def _play_over_threads(games: Sequence[Game], num_runs: int, threads: int, watch: Watch) -> Folded:
     """All blocks; at most a few per thread are on their way, so memory does not grow with runs."""
     fold, jobs = Fold(), _blocks_of(num_runs)
     running: dict[Future[Folded], int] = {}
@@ -213,7 +208,7 @@ def _play_over_threads(game: Game, num_runs: int, threads: int, watch: Watch) ->
             while True:
                 while len(running) < 2 * threads and (job := next(jobs, None)) is not None:
                     index, first, num = job
-                    running[pool.submit(game.play, first, num, watch)] = index
+                    running[pool.submit(_play_block, games, first, num, watch)] = index
                 if not running:
                     return fold.result()
                 ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -226,16 +221,18 @@ def _play_over_threads(game: Game, num_runs: int, threads: int, watch: Watch) ->
             raise
 
 
-def _play_here(game: Game, first_run: int, num_runs: int, watch: Watch) -> Folded:
+def _play_here(games: Sequence[Game], first_run: int, num_runs: int, watch: Watch) -> Folded:
     """Chunks one after another on the calling thread."""
     fold = Fold()
     for start in range(0, num_runs, CHUNK):
         first, num = first_run + start, min(CHUNK, num_runs - start)
-        if game.is_plain:
-            played = play_plain(game, first, num, watch)
-        else:
-            played = [game.play(first + skip, runs, watch) for _, skip, runs in _blocks_of(num)]
-        for index, block in enumerate(played, start // BLOCK):
-            fold.add(index, block)
+        played = [
+            play_plain(game, first, num, watch)
+            if game.is_plain
+            else [game.play(first + skip, runs, watch) for _, skip, runs in _blocks_of(num)]
+            for game in games
+        ]
+        for index, blocks in enumerate(zip(*played, strict=True), start // BLOCK):
+            fold.add(index, side_by_side(blocks))
         watch.tell()
     return fold.result()

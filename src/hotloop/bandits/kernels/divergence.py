@@ -186,7 +186,7 @@ def _budget(agent: int, pulls: int) -> float:
 @Part
 def choose_kl(agent: int, step: int) -> None:
     """The largest q for which N kl(mean, q) ≤ ln n + c ln ln n, n the pulls so far."""
-    frame, sums, _, values, slopes, budgets = _places(agent)
+    frame, _, _, values, slopes, budgets = _places(agent)
     num_arms, budget = load_i64(frame, NUM_ARMS), _budget(agent, step)
     tops = budgets + 8 * num_arms * LANES + 24 * LANES
     for i in range(LANES):

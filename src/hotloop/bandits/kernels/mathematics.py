@@ -2,7 +2,8 @@
 time.
 
 Polynomials were fitted by least squares at Chebyshev nodes; every operation is rounded as IEEE 754
-says, so the results are the same on every machine. Relative errors: 4e-7 in float32, 3e-14 in float64.
+says, so the results are the same on every machine. Relative errors: 4e-7 in float32, 3e-14 in
+float64.
 """
 
 from __future__ import annotations
