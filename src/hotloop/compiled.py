@@ -83,10 +83,11 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._package = Path(function.__code__.co_filename).parent
+        # Now, as the package is imported: its files may have changed when a function is compiled.
+        self._sources = _sources(Path(function.__code__.co_filename).parent)
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(sig, codegen), _sources(self._package))
+        return (*super()._index_key(sig, codegen), self._sources)
 
 
 def entry(function: Callable[..., Any], *, releases_lock: bool = False) -> Any:
@@ -115,7 +116,7 @@ class Part:
     def __init__(self, function: Callable[..., None], *, is_kept: bool = True) -> None:
         self.name = function.__name__
         self._function = function
-        self._is_kept = is_kept
+        self._cache = _Cache(function) if is_kept else None
 
         self._compiled: Any = None
 
@@ -124,8 +125,8 @@ class Part:
         signature = types.void(*[types.int64] * code.co_argcount)
         # Numba makes such an object by `numba.cfunc`, which takes no cache of ours.
         compiled: Any = CFunc(self._function, (signature.args, signature.return_type), {}, _PART)
-        if self._is_kept:
-            compiled._cache = _Cache(self._function)
+        if self._cache is not None:
+            compiled._cache = self._cache
         compiled.compile()
         return compiled
 

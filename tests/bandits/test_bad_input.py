@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -52,8 +54,8 @@ BAD_AGENTS = [
     (Gradient, "step_size", (0.0, -0.1, *NOT_NUMBERS)),
     (Gradient, "baseline", (1, "yes", None)),
     (GaussianThompson, "prior_mean", NOT_NUMBERS),
-    (GaussianThompson, "prior_std", (0.0, -1.0, *NOT_NUMBERS)),
-    (GaussianThompson, "noise", (0.0, -1.0, *NOT_NUMBERS)),
+    (GaussianThompson, "prior_std", (0.0, -1.0, 1e-200, 1e7, *NOT_NUMBERS)),
+    (GaussianThompson, "noise", (0.0, -1.0, 1e-200, 1e7, *NOT_NUMBERS)),
     (BetaThompson, "prior_alpha", (0.0, -1.0, *NOT_NUMBERS)),
     (BetaThompson, "prior_beta", (0.0, -1.0, *NOT_NUMBERS)),
     (KLUCB, "c", (-1.0, *NOT_NUMBERS)),
@@ -79,7 +81,7 @@ BAD_ENVIRONMENTS = [
     (RandomWalk, "start", NOT_NUMBERS),
     (RandomWalk, "noise", (-1.0, *NOT_NUMBERS)),
     (AbruptChange, "num_arms", (1, 0)),
-    (AbruptChange, "every", (0, -1, 2.5, True, "5")),
+    (AbruptChange, "every", (0, -1, 2.5, True, "5", 2**31)),
     (AbruptChange, "spread", (-1.0, *NOT_NUMBERS)),
     (Adversarial, "rewards", ([1.0, 2.0], [[1.0], [2.0]], np.ones((0, 3)), "abc", [[1, 2], [3]])),
     (Adversarial, "rewards", ([[1.0, math.nan]], [[math.inf, 0.0]], [["a", "b"]], 3.0, None)),
@@ -123,6 +125,39 @@ def test_limits_themselves_are_fine():
     run(LinUCB(alpha=0), LinearContextual(dimension=1, noise=0), num_runs=1, num_steps=3)
     run(LinTS(scale=0), LinearContextual(dimension=64, num_arms=2), num_runs=1, num_steps=3)
     run(Gradient(), Gaussian(num_arms=np.int64(3)), num_runs=1, num_steps=3)
+
+
+def test_the_largest_number_is_said():
+    with pytest.raises(ConfigError, match=r"from 0 up to 1e\+30, got 1e\+31"):
+        UCB(c=1e31)
+    with pytest.raises(ConfigError, match=r"from -1e\+30 up to 1e\+30, got inf"):
+        Optimistic(initial_value=math.inf)
+
+
+def test_a_number_of_arms_that_is_not_that_of_the_means():
+    with pytest.raises(ConfigError, match=r"`num_arms` of gaussian must be .* 2, got 7"):
+        Gaussian(num_arms=7, means=(1, 2))
+    assert Gaussian(num_arms=2, means=(1, 2)) == Gaussian(means=(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("made", "fine", "beyond"),
+    [
+        (Gaussian, {"mean": 2**20}, {"mean": 2**20 + 1}),
+        (Gaussian, {"mean": -(2**21), "spread": 0, "noise": 2}, {"mean": -(2**21), "noise": 1.9}),
+        (Gaussian, {"means": (2.0**20, 0.0), "noise": 0.1}, {"means": (2.0**21, 2.0**21 + 1)}),
+        (RandomWalk, {"start": 2**10, "walk": 2**-10}, {"start": 2**10, "walk": 2**-11}),
+        (RandomWalk, {"start": 2**20, "walk": 0}, {"start": 2**20 + 1, "walk": 0}),
+        (AbruptChange, {"mean": 1e30, "spread": 0, "noise": 0}, {"mean": -1e7}),
+    ],
+)
+def test_values_that_float32_cannot_tell_apart(made, fine, beyond):
+    made(**fine)
+    with pytest.raises(
+        ConfigError, match=r"2\*\*20 times .* got -?\d.* shift the values"
+    ) as caught:
+        made(**beyond)
+    assert f"`{next(iter(beyond))}` of {made.name}" in str(caught.value)
 
 
 def test_settings_are_by_name():
@@ -223,9 +258,14 @@ def test_rewards_from_a_file(tmp_path):
     whole = (tmp_path / "rewards.npy").read_bytes()
     (tmp_path / "short.npy").write_bytes(whole[:-8])
     (tmp_path / "empty.npy").write_bytes(b"")
-    for name in ("missing.npy", "words.csv", "objects.npy", "short.npy", "empty.npy"):
-        with pytest.raises(ConfigError, match=name):
-            environment_from("adversarial", {"rewards": str(tmp_path / name)})
+    (tmp_path / "empty.csv").write_bytes(b"")
+    (tmp_path / "archive.npy").write_bytes(b"PK\x03\x04")
+    files = ("missing.npy", "words.csv", "objects.npy", "short.npy", "empty.npy", "archive.npy")
+    for name in (*files, "empty.csv"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # NumPy's own words
+            with pytest.raises(ConfigError, match=name):
+                environment_from("adversarial", {"rewards": str(tmp_path / name)})
     with pytest.raises(ConfigError, match="rewards"):
         environment_from("adversarial", {})
 
@@ -269,6 +309,12 @@ def test_run_options(call, name, value):
 def test_no_agents():
     with pytest.raises(ConfigError, match="agent"):
         compare([], Gaussian(), num_runs=3, num_steps=5)
+
+
+@pytest.mark.parametrize("agents", [UCB(), "ucb", 3], ids=str)
+def test_no_list_of_agents(agents):
+    with pytest.raises(ConfigError, match=r"must be a list of agents, got .*brackets"):
+        compare(agents, Gaussian(), num_runs=3, num_steps=5)
 
 
 @pytest.mark.parametrize("agent", [3, "epsilon-greedy", None, EpsilonGreedy, object()], ids=str)
@@ -450,6 +496,66 @@ def test_files_cut_short(saved, tmp_path):
         assert "again" in str(caught.value)
 
 
+def test_settings_that_are_numpy_s(tmp_path):
+    agent = GaussianThompson(prior_std=np.float32(0.5), noise=np.int64(2))
+    result = run(agent, RandomWalk(num_arms=np.int64(3)), num_runs=3, num_steps=5)
+    assert json.loads(json.dumps(result.to_dict()))["agent"]["prior_std"] == 0.5
+    back = Result.load(result.save(tmp_path / "result.npz"))
+    assert (back.agent, back.environment) == (agent, result.environment)
+    assert type(agent.describe()["noise"]) is int
+    environment = AbruptChange(num_arms=2, every=np.int64(3))
+    assert type(environment.describe()["every"]) is int
+
+
+def test_files_with_a_flipped_byte(saved, tmp_path):
+    """They are refused, or the byte was one of no importance."""
+    result, path = saved
+    whole, other = path.read_bytes(), tmp_path / "flipped.npz"
+    refused = 0
+    # All of the first and the last, where the archive says what it holds, and some between.
+    ends = {*range(400), *range(len(whole) - 400, len(whole))}
+    for index in sorted(ends | {*range(0, len(whole), 97)}):
+        flipped = bytearray(whole)
+        flipped[index] ^= 0xFF
+        other.write_bytes(flipped)
+        try:
+            back = Result.load(other)
+        except BanditError:
+            refused += 1
+        else:
+            assert back.to_dict(curves=True) == result.to_dict(curves=True)
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"num_runs": 300', '"num_runs": 301'),
+        ('"num_steps": 40', '"num_steps": 41'),
+        ('"num_steps": 40', '"num_steps": 39'),
+        ('"num_steps": 40', '"num_steps": "40"'),
+        ('"steps_per_point": 1', '"steps_per_point": 2'),
+        ('"steps_per_point": 1', '"steps_per_point": 0'),
+        ('"late_steps": 4', '"late_steps": 44'),
+        ('"num_arms": 4', '"num_arms": 5'),
+        ('"prepare_s": ', '"prepare_s": null, "x": '),
+    ],
+)
+def test_files_whose_description_does_not_fit_their_sums(saved, old, new):
+    _, path = saved
+    text = about(path)
+    assert old in text
+    with pytest.raises(BanditError, match="was changed"):
+        Result.load(changed(path, about=encoded(text.replace(old, new))))
+
+
+@pytest.mark.parametrize("regrets", [np.zeros((2, 2)), np.zeros(301), np.zeros(3, int)])
+def test_files_whose_regrets_do_not_fit(saved, regrets):
+    _, path = saved
+    with pytest.raises(BanditError, match="`final_regrets`"):
+        Result.load(changed(path, final_regrets=regrets))
+
+
 def changed(path, **arrays):
     """The same file with other arrays in it."""
     with np.load(path) as file:
@@ -530,9 +636,10 @@ def test_files_of_something_else(tmp_path):
     (tmp_path / "words.npz").write_text("hello")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     np.savez(tmp_path / "pickle.npz", about=np.array([{}], object))
+    np.save(tmp_path / "array.npy", np.zeros(3))
     with pytest.raises(BanditError, match=r"missing\.npz"):
         Result.load(tmp_path / "missing.npz")
-    for name in ("words.npz", "other.npz", "pickle.npz"):
+    for name in ("words.npz", "other.npz", "pickle.npz", "array.npy"):
         with pytest.raises(BanditError, match=name):
             Result.load(tmp_path / name)
     with pytest.raises(BanditError):

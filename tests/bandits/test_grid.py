@@ -719,8 +719,9 @@ def test_what_a_picture_shows(ranges, axes):
     [{}, {"baseline": [True, False]}, {"a": [1, 2], "b": [1, 2], "c": [1, 2]}],
 )
 def test_no_picture(ranges):
-    with pytest.raises(ConfigError, match="one field or two that have several values"):
+    with pytest.raises(ConfigError, match="one field or two that have several values") as caught:
         picture_axes(ranges)
+    assert f"got {', '.join(ranges) or 'none'}: " in str(caught.value)
 
 
 @pytest.mark.parametrize("quantity", ["mean_reward", "final_regret"])

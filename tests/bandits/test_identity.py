@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -195,7 +197,7 @@ def test_any_pieces(pair, monkeypatch):
     """Long runs are played some steps at a time; what is carried over is all that there is."""
     agent, environment = PAIRS[pair]
     whole = run(agent, environment, num_runs=300, **OPTIONS)
-    monkeypatch.setattr(games, "_PIECE", 1)
+    monkeypatch.setattr(games, "_PIECE_S", 0.0)  # eight steps at a time, and no more
     told = []
     options = {**OPTIONS, "on_progress": lambda played, total: told.append(played)}
     assert_same_results(whole, run(agent, environment, num_runs=300, **options))
@@ -223,6 +225,39 @@ def test_progress_is_told_and_changes_nothing(threads):
     assert callers == {threading.get_ident()}
 
 
+class Slow:
+    """In plain Python, 0.1 s a step."""
+
+    def start(self, num_runs, num_arms, rng):
+        self.arms = np.zeros(num_runs, int)
+
+    def choose(self, step):
+        time.sleep(0.1)
+        return self.arms
+
+    def update(self, step, arm, reward):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::hotloop.bandits.own.BanditSpeedWarning")
+def test_progress_of_plain_python_is_told_within_a_chunk():
+    told = []
+    options = {"num_runs": 2, "num_steps": 8, "on_progress": lambda played, _: told.append(played)}
+    run(Slow(), Gaussian(), **options)
+    assert 3 <= len(told) <= 5  # after every third step, and at the end
+    assert told == sorted(told)
+    assert told[-1] == 16
+
+
+def test_a_matrix_in_any_order_of_memory():
+    rewards = np.random.default_rng(0).random((30, 3))
+    options = {"num_runs": 20, "num_steps": 30, "arm_shares": True}
+    expected = run(UCB(), Adversarial(rewards=rewards), **options)
+    turned = run(UCB(), Adversarial(rewards=np.ascontiguousarray(rewards.T).T), **options)
+    assert_same_results(expected, turned)
+    assert expected.mean_reward == turned.mean_reward
+
+
 def test_who_stops_it_stops_it():
     """What `on_progress` raises ends the run, and the next is as if nothing had been."""
 
@@ -239,6 +274,17 @@ def test_who_stops_it_stops_it():
 def test_again_is_the_same():
     results = [run(UCB(), Gaussian(), num_runs=600, **OPTIONS) for _ in range(2)]
     assert_same_results(*results)
+
+
+def test_what_rounding_leaves_is_no_error():
+    """Runs that are all alike: sums of squares and of means differ in their last bits."""
+    result = run(UCB(), Gaussian(means=(0.1, 0.3), noise=0), num_runs=3000, num_steps=20)
+    arm = np.tile(np.array([[0.1 * 3000], [0.01 * 3000 * (1 + 1e-15)]]), 5)
+    alike = Sums(num_runs=3000, curve=result.sums.curve, totals=arm)
+    assert replace(result, sums=alike).mean_reward.se == 0
+    # What is there stays: 1 in 10⁶ of the mean.
+    arm[1] = 0.01 * 3000 * (1 + 1e-12)
+    assert replace(result, sums=alike).mean_reward.se == pytest.approx(1e-7 / 3000**0.5, rel=0.01)
 
 
 def made_sums(*, arm_pulls):

@@ -28,7 +28,7 @@ from hotloop.bandits import (
     compare,
     run,
 )
-from hotloop.errors import BanditError
+from hotloop.errors import BanditError, ConfigError
 from tests.reference.bandits import AGENT, ENVIRONMENT, Randomness
 
 OPTIONS = {"num_runs": 300, "num_steps": 40, "seed": 21, "steps_per_point": 1, "arm_shares": True}
@@ -645,3 +645,107 @@ def test_rewards_beyond_what_an_agent_takes(agent):
     run(EpsilonGreedy(), environment, num_runs=2, num_steps=100)
     with pytest.raises(BanditError, match=r"reward 1\..* of run .* from 0 to 1: scale them"):
         run(agent, environment, num_runs=2, num_steps=100)
+
+
+def nothing(state, params, step, arm, reward):
+    pass
+
+
+def first(state, params, step, uniform):
+    return 0
+
+
+@pytest.mark.parametrize("where", ["start", "choose", "update"])
+def test_agent_that_raises(where):
+    def start(state, params):
+        if where == "start":
+            raise ValueError("no")
+
+    def choose(state, params, step, uniform):
+        if where == "choose" and step == 3:
+            raise ValueError("no")
+        return 0
+
+    def update(state, params, step, arm, reward):
+        if where == "update" and step == 7:
+            raise ValueError("no")
+
+    agent = JittedAgent(start=start, choose=choose, update=update, state_size=1)
+    step = {"start": 1, "choose": 3, "update": 7}[where]
+    with pytest.raises(BanditError, match=f"agent 'own' raised .* at step {step} of run 0;"):
+        run(agent, num_runs=3, num_steps=7)
+    # And beside an agent of ours.
+    with pytest.raises(BanditError, match=f"agent 'own' raised .* at step {step} of run 0;"):
+        compare([EpsilonGreedy(), agent], num_runs=3, num_steps=7)
+
+
+@pytest.mark.parametrize("where", ["start", "reward", "mean"])
+def test_environment_that_raises(where):
+    def start(state, params, uniform):
+        if where == "start":
+            raise ValueError("no")
+
+    def reward(state, params, step, arm, uniform):
+        if where == "reward" and step == 5:
+            raise ValueError("no")
+        return 1.0
+
+    def mean(state, params, step, arm):
+        if where == "mean" and arm == 2:
+            raise ValueError("no")
+        return 1.0
+
+    environment = JittedEnvironment(num_arms=3, start=start, reward=reward, mean=mean)
+    with pytest.raises(BanditError, match="environment 'own' raised an exception at step"):
+        run(EpsilonGreedy(), environment, num_runs=3, num_steps=7)
+
+
+def test_arm_that_is_no_whole_number():
+    def half(state, params, step, uniform):
+        return 0.5
+
+    agent = JittedAgent(choose=half, update=nothing, state_size=0)
+    with pytest.raises(BanditError, match=r"took arm 0\.5 at step 1 of run 0"):
+        run(agent, num_runs=3, num_steps=7)
+
+
+def test_sizes_have_a_limit():
+    with pytest.raises(ConfigError, match=r"`num_arms` of own must be .* to 4,096, got 8192"):
+        JittedEnvironment(num_arms=8192, reward=first)
+    with pytest.raises(ConfigError, match="`state_size` of own must be"):
+        JittedAgent(choose=first, update=nothing, state_size=10**13)
+
+
+def test_warning_names_the_callers_file():
+    class Zero:
+        def start(self, num_runs, num_arms, rng):
+            self.num_runs = num_runs
+
+        def choose(self, step):
+            return np.zeros(self.num_runs, int)
+
+        def update(self, step, arm, reward):
+            pass
+
+    for play in (run, lambda agent, **settings: compare([agent], **settings)):
+        with pytest.warns(BanditSpeedWarning) as caught:
+            play(Zero(), num_runs=3, num_steps=2)
+        assert caught[0].filename == __file__
+
+
+def test_plain_errors_name_the_run_of_all_runs():
+    class Late:
+        def start(self, num_runs, num_arms, rng):
+            self.num_runs = num_runs
+
+        def choose(self, step):
+            arms = np.zeros(self.num_runs, int)
+            if self.num_runs < 2048:
+                arms[4] = 99
+            return arms
+
+        def update(self, step, arm, reward):
+            pass
+
+    with pytest.warns(BanditSpeedWarning), pytest.raises(BanditError, match="of run 2052"):
+        run(Late(), num_runs=2058, num_steps=2)

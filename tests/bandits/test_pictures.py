@@ -192,6 +192,34 @@ def test_regret_on_linear_and_logarithmic_axes(drawn):
     assert figure.axes[2].get_ylim()[0] == pytest.approx(1 / 1.5)
 
 
+def test_negative_regret_is_not_cut_off(drawn):
+    """Against the arm that is best in hindsight; zero is the bottom where there is none of it."""
+    for figure, bottom in (
+        (drawn(pictures.regret_curves, two(regret=(-1.0, -3.0, 2.0))), -3.0),
+        (drawn(pictures.regret_curves, two()), 0.0),
+    ):
+        for axes in figure.axes[:2]:
+            assert axes.get_ylim()[0] <= bottom
+            assert (axes.get_ylim()[0] == 0) == (bottom == 0)
+
+
+@pytest.mark.parametrize("made", [Gaussian, Bernoulli])
+def test_many_means_leave_room_for_the_axes(drawn, made):
+    environment = made(means=tuple(np.linspace(0.01, 0.99, 500)))
+    assert len(environment.label) < 60
+    assert made(means=(0.5,) * 8).label.count("0.5") == 8
+    figure = drawn(pictures.learning_curves, [make_result(environment=environment)])
+    assert "500" in figure.get_suptitle()
+
+
+def test_a_long_title_leaves_room_for_the_axes(drawn):
+    results = [make_result(shares=SHARES)]
+    for function in (pictures.learning_curves, pictures.arm_shares):
+        figure = drawn(function, results, title="word " * 1000)
+        assert figure.get_suptitle().count("\n") == 2
+        assert figure.get_suptitle().endswith("…")
+
+
 def test_regret_that_is_never_positive(drawn):
     """A logarithmic axis has no place for it."""
     figure = drawn(pictures.regret_curves, two(regret=(0.0, 0.0, 0.0)))

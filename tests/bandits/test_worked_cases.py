@@ -572,3 +572,44 @@ def test_long_run_limits(epsilon, reward, optimal):
     result = run(agent, environment, num_runs=40_000, num_steps=400, late_steps=100)
     assert_near(result.late_reward, reward, error=3e-5)
     assert_near(result.late_optimal, optimal, error=1e-4)
+
+
+@pytest.mark.parametrize("step_size", [32.0, 256.0])
+def test_gradient_with_pushes_that_are_deep(step_size):
+    """Beside the same in float64: H must not sink so far that all weights are alike."""
+    num_runs, num_steps, rng = 2048, 200, np.random.default_rng(3)
+    values = rng.normal(size=(num_runs, 10))
+    heights, total, late = np.zeros((num_runs, 10)), np.zeros(num_runs), 0.0
+    rows = np.arange(num_runs)
+    for step in range(num_steps):
+        weights = np.exp(heights - heights.max(axis=1, keepdims=True))
+        shares = weights / weights.sum(axis=1, keepdims=True)
+        arms = (shares.cumsum(axis=1) < rng.random((num_runs, 1))).sum(axis=1).clip(0, 9)
+        rewards = values[rows, arms] + rng.normal(size=num_runs)
+        push = step_size * (rewards - (total / step if step else rewards))
+        heights -= push[:, None] * shares
+        heights[rows, arms] += push
+        total += rewards
+        late += values[rows, arms].mean() * (step >= 100) / 100
+    result = run(
+        Gradient(step_size=step_size), num_runs=num_runs, num_steps=num_steps, late_steps=100
+    )
+    assert abs(result.late_reward.mean - late) < 5 * math.hypot(result.late_reward.se, 0.015)
+    assert late > 0.3  # taking any arm gives 0
+
+
+def test_without_a_radius_ties_are_even():
+    """UCB with c = 0 tries all arms and is greedy then; equal averages are as likely, however often
+    they were taken: of two arms that give nothing and one that may, at step 5 the mean is 13/36."""
+    environment = Bernoulli(means=(0.0, 0.5, 0.0))
+    for agent in (UCB(c=0.0), UCB1(scale=0.0)):
+        result = run(agent, environment, num_runs=40_000, num_steps=5)
+        assert abs(result.reward[4] - 13 / 36) < 4 * result.reward_se[4]
+
+
+def test_untried_arms_come_first_whatever_rewards_are():
+    for agent in (UCB(c=0.0), UCB(), UCB1()):
+        means = tuple(1e9 + 1e8 * arm for arm in range(6))
+        result = run(agent, Gaussian(means=means, noise=0.0), num_runs=64, num_steps=6,
+                     arm_shares=True)  # fmt: skip
+        np.testing.assert_allclose(result.sums.arm_pulls.sum(axis=0), 64)

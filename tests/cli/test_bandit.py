@@ -80,6 +80,13 @@ def test_options_written_as_fields(capsys):
     assert results[0]["mean_reward"] == results[1]["mean_reward"] == results[2]["mean_reward"]
 
 
+def test_arms_beside_no_means(capsys):
+    args = ("run", "ucb", *SMALL, "--json", "--arms", 3, "--env")
+    for given in ("means=none", "means=1,2,3"):
+        code, out, _ = bandit(capsys, *args, given)
+        assert (code, json.loads(out)["environment"]["num_arms"]) == (0, 3)
+
+
 def test_pictures_of_several_kinds(capsys, tmp_path):
     code, out, _ = bandit(
         capsys,
@@ -178,6 +185,15 @@ def test_figure_2_1_prints_true_values(capsys, tmp_path):
     assert len(re.findall(r"^arm \d +-?\d\.\d{3}$", out, re.MULTILINE)) == 10
 
 
+def test_figure_2_1_says_what_has_no_effect(capsys, tmp_path):
+    args = ("figure", "2.1", "--output", tmp_path / "figure.png")
+    code, _, err = bandit(capsys, *args, "--runs", 7, "--threads", 3)
+    assert code == 0
+    assert "--runs, --threads without effect" in err
+    assert len(err.splitlines()) == 1
+    assert bandit(capsys, *args, "--seed", 1)[2] == ""
+
+
 def test_the_grid_gets_its_arguments(capsys, monkeypatch):
     seen = []
     monkeypatch.setattr("hotloop.cli.bandit.grid.run", lambda args: seen.append(args) or 7)
@@ -260,6 +276,16 @@ def test_nothing_heavy_is_imported_for_help():
         (["compare", "ucb c"], "an agent's setting must be written FIELD=VALUE, got 'c'"),
         (["compare", "ucb", "ubc"], "there is no agent 'ubc'"),
         (["compare", "ucb d=1"], "agent ucb has no field 'd'"),
+        (["compare", "ucb c=2 c=3"], "`c` is given twice: give it once"),
+        (["run", "ucb", "--c", "2", "--c", "3"], "`--c` is given twice: give it once"),
+        (["run", "ucb", "--step-size", "1", "--step_size=1"], "`--step-size` is given twice"),
+        (["run", "ucb", "--env", "spread=1", "--env", "spread=2"], "`spread` is given twice"),
+        (["run", "ucb", "--env", "num-arms=2", "num_arms=3"], "`num_arms` is given twice"),
+        (["run", "gaussian-thompson", "--prior-std", "1e-200"], "from 1e-06 up to 1e+06"),
+        (
+            ["run", "ucb", "--environment", "abrupt-change", "--env", f"every={10**20}"],
+            "whole number from 1 to 2147483647",
+        ),
         (["compare", "ucb", "--env", "every=5", "ucb c=1"], "`--env` must be written FIELD=VALUE"),
     ],
 )

@@ -49,8 +49,8 @@ def test_table_picture_and_export(capsys, folder):
     rewards = [float(row.split()[2]) for row in rows]
     assert rewards == sorted(rewards, reverse=True)
     assert re.fullmatch(
-        r"12 points: 180 k run·steps; [\d.]+ s on \d+ threads?, \d+% of it in kernels; "
-        r"kept in grid.sqlite",
+        r"12 points: 180 k run·steps; [\d.]+ s on \d+ threads?, \d+% of it in kernels, after "
+        r"[\d.]+ s of preparing them; kept in grid.sqlite",
         lines[-3],
     )
     assert lines[-2:] == ["picture: study.svg", "export: grid.parquet"]

@@ -15,6 +15,7 @@ import numpy as np
 from hotloop.errors import ConfigError
 
 _LARGEST = 1e30  # what float32 holds, with room for sums
+_MANY = 8  # values that a label has room for
 
 
 def number(
@@ -22,8 +23,8 @@ def number(
     name: str,
     value: Any,
     *,
-    low: float = -math.inf,
-    high: float = math.inf,
+    low: float = -_LARGEST,
+    high: float = _LARGEST,
     above: bool = False,
 ) -> None:
     """Whether a setting is a finite number within its limits.
@@ -32,13 +33,11 @@ def number(
         ConfigError: it is not.
     """
     is_number = isinstance(value, (int, float, np.integer, np.floating))
-    is_good = is_number and not isinstance(value, bool) and abs(value) < math.inf
-    if is_good and abs(value) < _LARGEST and low <= value <= high and not (above and value == low):
+    is_good = is_number and not isinstance(value, bool) and low <= value <= high
+    if is_good and not (above and value == low):
         return
-    limits = [f"{'above' if above else 'from'} {low:g}"] * (low > -math.inf)
-    limits += [f"{'up' if limits else 'of up'} to {high:g}"] * (high < math.inf)
-    kind = " ".join(["a finite number", *limits])
-    raise ConfigError(f"`{name}` of {owner} must be {kind}, got {value!r}")
+    limits = f"{'above' if above else 'from'} {low:g} up to {high:g}"
+    raise ConfigError(f"`{name}` of {owner} must be a finite number {limits}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,11 @@ class Described:
 
     def describe(self) -> dict[str, Any]:
         """Its name and its settings, as JSON holds them."""
-        return {"name": self.name} | {one.name: getattr(self, one.name) for one in fields(self)}
+        settings = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {"name": self.name} | {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in settings.items()
+        }
 
     title: ClassVar[str] = ""  # its name as people write it
 
@@ -66,6 +69,8 @@ class Described:
 
 def _short(value: Any) -> str:
     if isinstance(value, (tuple, list)):
+        if len(value) > _MANY:
+            return ", ".join([*map(_short, value[:3]), "…"])
         return ", ".join(map(_short, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -236,14 +241,14 @@ class GaussianThompson(Described):
     prior_mean: float = 0.0
     """Mean of the prior."""
     prior_std: float = 1.0
-    """Standard deviation of the prior, above 0."""
+    """Standard deviation of the prior, 1e-6 … 1e6."""
     noise: float = 1.0
-    """Standard deviation of a reward, above 0."""
+    """Standard deviation of a reward, 1e-6 … 1e6."""
 
     def __post_init__(self) -> None:
         number(self.name, "prior_mean", self.prior_mean)
-        number(self.name, "prior_std", self.prior_std, low=0, above=True)
-        number(self.name, "noise", self.noise, low=0, above=True)
+        number(self.name, "prior_std", self.prior_std, low=1e-6, high=1e6)
+        number(self.name, "noise", self.noise, low=1e-6, high=1e6)
 
 
 @dataclass(frozen=True, kw_only=True)

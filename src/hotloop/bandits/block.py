@@ -80,13 +80,13 @@ class Block:
         self._environment = self._make_environment(environment, dimension)
         self.agents = [self._make_agent(plan) for plan in agents]
         self.curves = np.zeros((len(agents), 6, settings.num_points))
-        self.records = [Memory(recording.RECORD_BYTES) for _ in agents]
+        self._records = Memory(recording.RECORD_BYTES * len(agents))
         shape = (len(agents), settings.num_points, num_arms)
         self.pulls = np.zeros(shape if settings.arm_shares else 0, np.int64)
         for which, agent in enumerate(self.agents):
             words = agent.view(np.int64)
             words[layout.CURVE] = self.curves[which].ctypes.data
-            words[layout.RECORD] = self.records[which].address
+            words[layout.RECORD] = self._records.address + which * recording.RECORD_BYTES
             words[layout.PULLS] = self.pulls[which].ctypes.data if settings.arm_shares else 0
         self._addresses = np.array([agent.address for agent in self.agents], np.int64)
         words = self._words
@@ -177,24 +177,24 @@ class Block:
         run = words[layout.FIRST_RUN] + words[layout.FAULT_LANE]
         return int(words[layout.FAULT]), int(run), int(words[layout.FAULT_STEP]) + 1, float(value)
 
-    def totals(self, which: int) -> Array:
-        """Each run's quantities at its end, in the order of `results.QUANTITIES`: (5, runs)."""
-        record, settings = self.records[which], self.settings
+    def ends(self) -> Array:
+        """What every run came to, in the order of `results.QUANTITIES`: (agents, 5, runs)."""
+        settings, num_agents = self.settings, len(self.agents)
+        records = self._records.array.reshape(num_agents, recording.RECORD_BYTES)
 
         def row(offset: int, dtype: Any) -> Array:
-            return record.view(dtype, offset, LANES).astype(np.float64)
+            size = LANES * np.dtype(dtype).itemsize
+            return records[:, offset : offset + size].view(dtype)
 
+        ends = np.empty((num_agents, 5, LANES))
         gained, hits = row(recording.GAINED, np.float64), row(recording.HITS, np.int32)
-        late = gained - row(recording.GAINED_BEFORE_LATE, np.float64)
-        late_hits = hits - row(recording.HITS_BEFORE_LATE, np.int32)
-        rows = [
-            gained / settings.num_steps,
-            hits / settings.num_steps,
-            row(recording.REGRET, np.float64),
-            late / settings.late_steps,
-            late_hits / settings.late_steps,
-        ]
-        return np.stack(rows)[:, : self._words[layout.NUM_RUNS]]
+        ends[:, 0] = gained / settings.num_steps
+        ends[:, 1] = hits / settings.num_steps
+        ends[:, 2] = row(recording.REGRET, np.float64)
+        ends[:, 3] = gained - row(recording.GAINED_BEFORE_LATE, np.float64)
+        ends[:, 4] = hits - row(recording.HITS_BEFORE_LATE, np.int32)
+        ends[:, 3:] /= settings.late_steps
+        return ends[:, :, : self._words[layout.NUM_RUNS]]
 
 
 def _write_parameters(memory: Memory, parameters: Sequence[float | int]) -> None:

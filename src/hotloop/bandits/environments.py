@@ -16,13 +16,28 @@ from hotloop.errors import ConfigError
 from hotloop.types import Array
 
 MAX_ARMS = 4096
+_USUAL_ARMS = 10
+
+
+def _check_whole(owner: str, name: str, value: Any, low: int, high: int) -> None:
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_whole or not low <= value <= high:
+        raise ConfigError(
+            f"`{name}` of {owner} must be a whole number from {low} to {high}, got {value!r}"
+        )
 
 
 def _check_arms(owner: str, num_arms: Any) -> None:
-    is_whole = isinstance(num_arms, (int, np.integer)) and not isinstance(num_arms, bool)
-    if not is_whole or not 2 <= num_arms <= MAX_ARMS:
+    _check_whole(owner, "num_arms", num_arms, 2, MAX_ARMS)
+
+
+def _check_resolution(owner: str, name: str, value: float, scale: float) -> None:
+    """Whether float32, of 24 binary digits, tells apart true values that differ by `scale`."""
+    if scale > 0 and abs(value) > 2**20 * scale:
         raise ConfigError(
-            f"`num_arms` of {owner} must be a whole number from 2 to {MAX_ARMS}, got {num_arms!r}"
+            f"`{name}` of {owner} must be at most 2**20 times what true values and rewards differ "
+            f"by, {scale:g}, got {value!r}: float32 can't tell them apart there; shift the values "
+            "towards 0"
         )
 
 
@@ -47,7 +62,7 @@ class Gaussian(Described):
     """
 
     name: ClassVar[str] = "gaussian"
-    num_arms: int = 10
+    num_arms: int = _USUAL_ARMS
     """k, from 2."""
     mean: float = 0.0
     """Mean of the true values."""
@@ -61,12 +76,22 @@ class Gaussian(Described):
     def __post_init__(self) -> None:
         if self.means is not None:
             given = _check_values(self.name, "means", self.means, -1e30, 1e30)
+            if self.num_arms not in (_USUAL_ARMS, len(given)):
+                raise ConfigError(
+                    f"`num_arms` of {self.name} must be the number of `means`, {len(given)}, got "
+                    f"{self.num_arms!r}: leave it out"
+                )
             object.__setattr__(self, "means", given)
             object.__setattr__(self, "num_arms", len(given))
         _check_arms(self.name, self.num_arms)
         number(self.name, "mean", self.mean)
         number(self.name, "spread", self.spread, low=0)
         number(self.name, "noise", self.noise, low=0)
+        if self.means is None:
+            _check_resolution(self.name, "mean", self.mean, max(self.spread, self.noise))
+        else:
+            scale = max(max(self.means) - min(self.means), self.noise)
+            _check_resolution(self.name, "means", max(self.means, key=abs), scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +112,7 @@ class Bernoulli(Described):
     @property
     def label(self) -> str:
         """A short text for a title: its probabilities, unless they are many."""
-        if self.num_arms > 10:
+        if self.num_arms > 8:
             return f"{self.name}, {self.num_arms} arms"
         return f"{self.name}, means {', '.join(f'{mean:.4g}' for mean in self.means)}"
 
@@ -122,6 +147,7 @@ class RandomWalk(Described):
         number(self.name, "walk", self.walk, low=0)
         number(self.name, "start", self.start)
         number(self.name, "noise", self.noise, low=0)
+        _check_resolution(self.name, "start", self.start, self.walk or self.noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +162,7 @@ class AbruptChange(Described):
     num_arms: int = 10
     """k, from 2."""
     every: int = 500
-    """Steps from one change to the next."""
+    """Steps from one change to the next, 1 … 2³¹ − 1."""
     mean: float = 0.0
     """Mean of the true values."""
     spread: float = 1.0
@@ -146,13 +172,11 @@ class AbruptChange(Described):
 
     def __post_init__(self) -> None:
         _check_arms(self.name, self.num_arms)
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise ConfigError(
-                f"`every` of {self.name} must be a whole number from 1 on, got {self.every!r}"
-            )
+        _check_whole(self.name, "every", self.every, 1, 2**31 - 1)
         number(self.name, "mean", self.mean)
         number(self.name, "spread", self.spread, low=0)
         number(self.name, "noise", self.noise, low=0)
+        _check_resolution(self.name, "mean", self.mean, max(self.spread, self.noise))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,7 +184,7 @@ class Adversarial(Described):
     """Rewards that were fixed in advance, the same in all runs.
 
     Regret is against the arm that would have got most over the steps played; that arm counts as the
-    optimal one.
+    optimal one, of several such arms the first alone.
 
     Raises:
         ConfigError: the matrix is no matrix of finite numbers, or has fewer than two arms.
@@ -172,7 +196,7 @@ class Adversarial(Described):
 
     def __post_init__(self) -> None:
         try:
-            rewards = np.array(self.rewards, np.float32)
+            rewards = np.array(self.rewards, np.float32, order="C")  # as the kernels read it
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"`rewards` of {self.name} must be numbers, (T, k): {error}"
@@ -232,12 +256,7 @@ class LinearContextual(Described):
 
     def __post_init__(self) -> None:
         _check_arms(self.name, self.num_arms)
-        is_whole = isinstance(self.dimension, int) and not isinstance(self.dimension, bool)
-        if not is_whole or not 1 <= self.dimension <= 64:
-            raise ConfigError(
-                f"`dimension` of {self.name} must be a whole number from 1 to 64, "
-                f"got {self.dimension!r}"
-            )
+        _check_whole(self.name, "dimension", self.dimension, 1, 64)
         number(self.name, "noise", self.noise, low=0)
 
 

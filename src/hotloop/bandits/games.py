@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,18 +14,19 @@ from hotloop.bandits.environments import Adversarial, Environment
 from hotloop.bandits.folding import Folded
 from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.environments import start_nothing
-from hotloop.bandits.kernels.layout import LANES, WINDOW
+from hotloop.bandits.kernels.layout import WINDOW
 from hotloop.bandits.own import (
     JittedEnvironment,
     PlainAgent,
     PlainEnvironment,
     arm_error,
+    raised_error,
     range_error,
     reward_error,
 )
 from hotloop.bandits.plans import Plan, plan_agent, plan_environment
 
-_PIECE = 8_000_000  # agents × runs × steps between two looks at whether to stop: some 0.1 s
+_PIECE_S = 0.05  # between two looks at whether to stop
 _NOTHING = Plan(parts=(start_nothing, start_nothing, start_nothing))
 
 Progress = Callable[[int, int], None]
@@ -35,22 +37,29 @@ class Stopped(Exception):
 
 
 class Watch:
-    """Counts what was played, tells the caller, and passes on that it is time to stop."""
+    """Counts what was played, tells the caller, and passes on that it is time to stop.
+
+    Attributes:
+        is_over: set it to stop the game.
+        kernel_s: seconds spent in the kernels' loop, of all threads together.
+    """
 
     def __init__(self, total: int = 0, on_progress: Progress | None = None) -> None:
         self.is_over = False
+        self.kernel_s = 0.0
         self._total, self._on_progress = total, on_progress
         self._played, self._told = 0, -1
         self._lock = threading.Lock()
 
-    def note(self, run_steps: int) -> None:
-        """So much more was played.
+    def note(self, run_steps: int, took_s: float = 0.0) -> None:
+        """So much more was played, and the kernels took so long for it.
 
         Raises:
             Stopped: it is time to.
         """
         with self._lock:
             self._played += run_steps
+            self.kernel_s += took_s
         if self.is_over:
             raise Stopped
 
@@ -82,6 +91,7 @@ class Game:
             for agent in agents
         ]
         self._spare = [self.block()]
+        self._piece = WINDOW  # steps that the kernels play at once
 
     def block(self) -> Block:
         """Memory for one block of runs."""
@@ -106,14 +116,20 @@ class Game:
         except IndexError:
             block = self.block()
         block.begin(first_run, num_runs)
-        num_agents, num_steps = len(self.agents), self.settings.num_steps
-        piece = max(_PIECE // (num_agents * LANES) // WINDOW, 1) * WINDOW
-        for first in range(0, num_steps, piece):
-            last = min(first + piece, num_steps)
+        first, num_steps = 0, self.settings.num_steps
+        while first < num_steps:
+            last = min(first + self._piece, num_steps)
+            began = time.perf_counter()
             which = block.play(first, last)
+            took_s = time.perf_counter() - began
             if which >= 0:
                 self.fail(which, block)
-            watch.note((last - first) * num_runs * num_agents)
+            watch.note((last - first) * num_runs * len(self.agents), took_s)
+            if took_s < _PIECE_S and last - first == self._piece:
+                self._piece *= 2
+            elif took_s > 4 * _PIECE_S and self._piece > WINDOW:
+                self._piece //= 2
+            first = last
         folded = self.harvest(block)
         self._spare.append(block)
         return folded
@@ -123,13 +139,17 @@ class Game:
         kind, run, step, value = block.fault
         if kind == layout.FAULT_ARM:
             raise arm_error(self.agents[which].name, self.environment.num_arms, value, run, step)
+        if kind == layout.FAULT_AGENT_RAISED:
+            raise raised_error("agent", self.agents[which].name, run, step)
+        if kind == layout.FAULT_ENVIRONMENT_RAISED:
+            raise raised_error("environment", self.environment.name, run, step)
         if kind == layout.FAULT_RANGE:
             raise range_error(self.environment.name, value, run, step)
         raise reward_error(self.environment.name, value, run, step)
 
     def harvest(self, block: Block) -> Folded:
         """What a block that was played came to, but for products."""
-        ends = np.stack([block.totals(which) for which in range(len(self.agents))])
+        ends = block.ends()
         if np.isnan(ends[:, 2]).all():  # true values are unknown, so is what is optimal
             ends[:, [1, 4]] = np.nan
             block.curves[:, 2:4] = np.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -118,8 +119,14 @@ def _value(field: str, value: Any) -> Any:
 def _matrix(path: Path) -> Any:
     try:
         if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
-        return np.loadtxt(path, delimiter=",", ndmin=2)
+            with path.open("rb") as file:
+                return np.lib.format.read_array(file, allow_pickle=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of an empty file; said below
+            matrix = np.loadtxt(path, delimiter=",", ndmin=2)
+        if not matrix.size:
+            raise ValueError("it holds no number")
+        return matrix
     except (OSError, EOFError, ValueError) as error:
         raise ConfigError(
             f"`rewards` must be a .npy or .csv file of numbers, a row a step; {path}: {error}"

@@ -7,20 +7,25 @@ some tens of microseconds a step, whatever the number of runs.
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from hotloop.bandits.environments import MAX_ARMS
 from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import (
     ARM,
     BEST_AT,
     FAULT,
+    FAULT_AGENT_RAISED,
     FAULT_ARM,
+    FAULT_ENVIRONMENT_RAISED,
     FAULT_LANE,
     FAULT_RANGE,
     FAULT_REWARD,
@@ -63,6 +68,7 @@ from hotloop.errors import BanditError, ConfigError
 
 SIZE, PARAMS, NUM_PARAMS = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2
 _AT_START = 0xFFFFFFFF
+MAX_STATE = 2**18  # numbers of one run; 0.5 GB for a block's
 
 
 class BanditSpeedWarning(UserWarning):
@@ -100,67 +106,84 @@ def _params_of(owner: int) -> Any:
 
 
 def _agent_parts(start: Any, choose: Any, update: Any) -> tuple[Part, Part, Part]:
+    """Loops over runs. What the functions raise is noted: it can't leave compiled code."""
+
     def start_own(agent, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(agent, FRAME), _params_of(agent)
-        for i in range(load_i64(frame, NUM_RUNS)):
-            state = _state_of(agent, i)
-            state[:] = 0.0
-            start(state, params)
+        frame, params, run = load_i64(agent, FRAME), _params_of(agent), 0
+        try:
+            for i in range(load_i64(frame, NUM_RUNS)):
+                run, state = i, _state_of(agent, i)
+                state[:] = 0.0
+                start(state, params)
+        except Exception:
+            _note(frame, FAULT_AGENT_RAISED, run, step, 0.0)
 
     def choose_own(agent, step):  # type: ignore[no-untyped-def]
-        frame, params, uniform = load_i64(agent, FRAME), _params_of(agent), np.empty(4)
-        num_arms = load_i64(frame, NUM_ARMS)
-        for i in range(load_i64(frame, NUM_RUNS)):
-            _put_uniform(frame, i, step, OWN_AGENT_STREAM, uniform)
-            arm = choose(_state_of(agent, i), params, step + 1, uniform)
-            if not 0 <= arm < num_arms:
-                _note(frame, FAULT_ARM, i, step, f64(arm))
-                store_i32(frame + ARM, i, i32(0))
-            else:
-                store_i32(frame + ARM, i, i32(arm))
+        frame, params, run = load_i64(agent, FRAME), _params_of(agent), 0
+        num_arms, uniform = load_i64(frame, NUM_ARMS), np.empty(4)
+        try:
+            for i in range(load_i64(frame, NUM_RUNS)):
+                run = i
+                _put_uniform(frame, i, step, OWN_AGENT_STREAM, uniform)
+                arm = choose(_state_of(agent, i), params, step + 1, uniform)
+                if 0 <= arm < num_arms and f64(i64(arm)) == f64(arm):
+                    store_i32(frame + ARM, i, i32(arm))
+                else:
+                    _note(frame, FAULT_ARM, i, step, f64(arm))
+                    store_i32(frame + ARM, i, i32(0))
+        except Exception:
+            _note(frame, FAULT_AGENT_RAISED, run, step, 0.0)
 
     def update_own(agent, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(agent, FRAME), _params_of(agent)
-        for i in range(load_i64(frame, NUM_RUNS)):
-            arm, reward = i64(load_i32(frame + ARM, i)), f64(load_f32(frame + REWARD, i))
-            update(_state_of(agent, i), params, step + 1, arm, reward)
+        frame, params, run = load_i64(agent, FRAME), _params_of(agent), 0
+        try:
+            for i in range(load_i64(frame, NUM_RUNS)):
+                run = i
+                arm, reward = i64(load_i32(frame + ARM, i)), f64(load_f32(frame + REWARD, i))
+                update(_state_of(agent, i), params, step + 1, arm, reward)
+        except Exception:
+            _note(frame, FAULT_AGENT_RAISED, run, step, 0.0)
 
     parts = [Part(one, is_kept=False) for one in (start_own, choose_own, update_own)]
     return parts[0], parts[1], parts[2]
 
 
 def _environment_parts(start: Any, reward: Any, mean: Any) -> tuple[Part, Part, Part]:
+    """Loops over runs, as above."""
+
     def start_own(environment, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(environment, FRAME), _params_of(environment)
+        frame, params, run = load_i64(environment, FRAME), _params_of(environment), 0
         uniform = np.empty(4)
-        for i in range(load_i64(frame, NUM_RUNS)):
-            state = _state_of(environment, i)
-            state[:] = 0.0
-            _put_uniform(frame, i, _AT_START, OWN_ENVIRONMENT_STREAM, uniform)
-            start(state, params, uniform)
+        try:
+            for i in range(load_i64(frame, NUM_RUNS)):
+                run, state = i, _state_of(environment, i)
+                state[:] = 0.0
+                _put_uniform(frame, i, _AT_START, OWN_ENVIRONMENT_STREAM, uniform)
+                start(state, params, uniform)
+        except Exception:
+            _note(frame, FAULT_ENVIRONMENT_RAISED, run, step, 0.0)
 
     def give_own(environment, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(environment, FRAME), _params_of(environment)
-        best, num_arms, uniform = (
-            load_i64(environment, BEST_AT),
-            load_i64(frame, NUM_ARMS),
-            np.empty(4),
-        )
-        must_be_unit = load_i64(frame, NEEDS_UNIT) != 0
-        for i in range(load_i64(frame, NUM_RUNS)):
-            state, arm = _state_of(environment, i), i64(load_i32(frame + ARM, i))
-            top = -math.inf
-            for other in range(num_arms):
-                top = max(top, mean(state, params, step + 1, other))
-            store_f32(best, i, f32(top))
-            store_f32(frame + VALUE, i, f32(mean(state, params, step + 1, arm)))
-            _put_uniform(frame, i, step, OWN_ENVIRONMENT_STREAM, uniform)
-            got = f32(reward(state, params, step + 1, arm, uniform))
-            if not math.isfinite(got):
-                _note(frame, FAULT_REWARD, i, step, f64(got))
-            elif must_be_unit and not 0.0 <= got <= 1.0:
-                _note(frame, FAULT_RANGE, i, step, f64(got))
-            store_f32(frame + REWARD, i, got)
+        frame, params, run = load_i64(environment, FRAME), _params_of(environment), 0
+        best, num_arms = load_i64(environment, BEST_AT), load_i64(frame, NUM_ARMS)
+        must_be_unit, uniform = load_i64(frame, NEEDS_UNIT) != 0, np.empty(4)
+        try:
+            for i in range(load_i64(frame, NUM_RUNS)):
+                run, state = i, _state_of(environment, i)
+                arm, top = i64(load_i32(frame + ARM, i)), -math.inf
+                for other in range(num_arms):
+                    top = max(top, mean(state, params, step + 1, other))
+                store_f32(best, i, f32(top))
+                store_f32(frame + VALUE, i, f32(mean(state, params, step + 1, arm)))
+                _put_uniform(frame, i, step, OWN_ENVIRONMENT_STREAM, uniform)
+                got = f32(reward(state, params, step + 1, arm, uniform))
+                store_f32(frame + REWARD, i, got)
+                if not math.isfinite(got):
+                    _note(frame, FAULT_REWARD, i, step, f64(got))
+                elif must_be_unit and not 0.0 <= got <= 1.0:
+                    _note(frame, FAULT_RANGE, i, step, f64(got))
+        except Exception:
+            _note(frame, FAULT_ENVIRONMENT_RAISED, run, step, 0.0)
 
     parts = [Part(one, is_kept=False) for one in (start_own, give_own)]
     return parts[0], start_nothing, parts[1]
@@ -186,10 +209,11 @@ def _check_params(owner: str, params: Any) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
-def _whole(owner: str, name: str, value: Any, low: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
+def _whole(owner: str, name: str, value: Any, low: int, high: int) -> int:
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_whole or not low <= value <= high:
         raise ConfigError(
-            f"`{name}` of {owner} must be a whole number from {low} on, got {value!r}"
+            f"`{name}` of {owner} must be a whole number from {low} to {high:,}, got {value!r}"
         )
     return int(value)
 
@@ -248,12 +272,12 @@ class JittedAgent:
             if field != "start" or self.start is not None:
                 _compiled(getattr(self, field), self.name, field)
         if not callable(self.state_size):
-            _whole(self.name, "state_size", self.state_size, 0)
+            _whole(self.name, "state_size", self.state_size, 0, MAX_STATE)
 
     def num_state(self, num_arms: int) -> int:
         """How many numbers its state has."""
         size = self.state_size(num_arms) if callable(self.state_size) else self.state_size
-        return _whole(self.name, "state_size", size, 0)
+        return _whole(self.name, "state_size", size, 0, MAX_STATE)
 
     @cached_property
     def parts(self) -> tuple[Part, Part, Part]:
@@ -306,8 +330,8 @@ class JittedEnvironment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", _check_params(self.name, self.params))
-        _whole(self.name, "num_arms", self.num_arms, 2)
-        _whole(self.name, "state_size", self.state_size, 0)
+        _whole(self.name, "num_arms", self.num_arms, 2, MAX_ARMS)
+        _whole(self.name, "state_size", self.state_size, 0, MAX_STATE)
         for field in ("reward", "mean", "start"):
             if field == "reward" or getattr(self, field) is not None:
                 _compiled(getattr(self, field), self.name, field)
@@ -361,7 +385,7 @@ class PlainAgent:
         """Its name."""
         return {"name": self.name, "own": "plain"}
 
-    def choose(self, step: int, num_runs: int, num_arms: int) -> Any:
+    def choose(self, step: int, num_runs: int, num_arms: int, first_run: int = 0) -> Any:
         """Its arms for one step, int32, checked.
 
         Raises:
@@ -375,7 +399,9 @@ class PlainAgent:
             )
         wrong = (arms < 0) | (arms >= num_arms)
         if wrong.any():
-            raise arm_error(self.name, num_arms, int(arms[wrong][0]), int(wrong.argmax()), step)
+            raise arm_error(
+                self.name, num_arms, int(arms[wrong][0]), first_run + int(wrong.argmax()), step
+            )
         return arms.astype(np.int32)
 
 
@@ -392,7 +418,7 @@ class PlainEnvironment:
     methods: ClassVar[tuple[str, ...]] = ("start", "reward")
 
     def __post_init__(self) -> None:
-        _whole(self.name, "num_arms", getattr(self.wrapped, "num_arms", None), 2)
+        _whole(self.name, "num_arms", getattr(self.wrapped, "num_arms", None), 2, MAX_ARMS)
 
     @property
     def num_arms(self) -> int:
@@ -413,7 +439,7 @@ class PlainEnvironment:
         """Its name."""
         return {"name": self.name, "own": "plain"}
 
-    def reward(self, step: int, arms: Any) -> Any:
+    def reward(self, step: int, arms: Any, first_run: int = 0) -> Any:
         """Rewards of one step, float32, checked.
 
         Raises:
@@ -429,7 +455,9 @@ class PlainEnvironment:
         wrong = ~np.isfinite(rewards)
         if wrong.any():
             run = int(wrong.argmax())
-            raise reward_error(self.name, float(rewards[run]), run, step, int(arms[run]))
+            raise reward_error(
+                self.name, float(rewards[run]), first_run + run, step, int(arms[run])
+            )
         return rewards
 
     def values(self, step: int, num_runs: int) -> Any:
@@ -448,6 +476,15 @@ class PlainEnvironment:
                 f"got {values.shape} at step {step}"
             )
         return values
+
+
+def _levels_to_caller() -> int:
+    """As `warnings.warn` counts, where this package was called from."""
+    package, level = str(Path(__file__).parent), 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _name_of(wrapped: Any) -> str:
@@ -480,7 +517,7 @@ def adopted(
         "slower "
         f"than a Jitted{what.capitalize()}",
         BanditSpeedWarning,
-        stacklevel=4,
+        stacklevel=_levels_to_caller(),
     )
     return wrapped
 
@@ -493,10 +530,18 @@ def arm_error(name: str, num_arms: int, arm: float, run: int, step: int) -> Band
     )
 
 
+def raised_error(what: str, name: str, run: int, step: int) -> BanditError:
+    """A function of a user's raised something in compiled code, where what it was is lost."""
+    return BanditError(
+        f"a function of {what} '{name}' raised an exception at step {step} of run {run}; compiled "
+        "code can't say which: call its functions' plain Python (`.py_func`) with such arguments"
+    )
+
+
 def range_error(name: str, reward: float, run: int, step: int) -> BanditError:
     """An environment gave a reward that one of the agents can't take."""
     return BanditError(
-        f"environment '{name}' gave the reward {reward:g} at step {step} of run {run}, and an "
+        f"environment '{name}' gave the reward {reward!r} at step {step} of run {run}, and an "
         "agent that plays there needs rewards from 0 to 1: scale them, or play another agent"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,20 +55,20 @@ def play_plain(game: Game, first_run: int, num_runs: int, watch: Watch) -> list[
 
     arms, rewards = lanes(layout.ARM, np.int32), lanes(layout.REWARD, np.float32)
     values, bests = lanes(layout.VALUE, np.float32), _Lanes([one.best for one in blocks], num_runs)
-    unknown = np.full((num_runs, num_arms), np.nan)
+    unknown = np.full(num_runs, np.nan)
+    told_at = time.monotonic()
     for step in range(settings.num_steps):
         for block in blocks:
             driver.look_ahead(block.frame.address, step - step % WINDOW, step % WINDOW)
         if isinstance(agent, PlainAgent):
-            arms.spread(agent.choose(step + 1, num_runs, num_arms))
+            arms.spread(agent.choose(step + 1, num_runs, num_arms, first_run))
         else:
             _call(game, blocks, layout.CHOOSE, step)
         if isinstance(environment, PlainEnvironment):
             taken, known = arms.gathered(), environment.values(step + 1, num_runs)
-            known = unknown if known is None else known
-            values.spread(known[np.arange(num_runs), taken])
-            bests.spread(known.max(axis=1))
-            rewards.spread(environment.reward(step + 1, taken))
+            values.spread(unknown if known is None else known[np.arange(num_runs), taken])
+            bests.spread(unknown if known is None else known.max(axis=1))
+            rewards.spread(environment.reward(step + 1, taken, first_run))
         else:
             _call(game, blocks, layout.GIVE_REWARD, step)
         if isinstance(agent, PlainAgent):
@@ -78,6 +79,9 @@ def play_plain(game: Game, first_run: int, num_runs: int, watch: Watch) -> list[
         for block in blocks:
             driver.record(block.agents[0].address, step)
         watch.note(num_runs)
+        if time.monotonic() - told_at > 0.2:
+            watch.tell()
+            told_at = time.monotonic()
     return [game.harvest(block) for block in blocks]
 
 

@@ -65,6 +65,9 @@ class Plan:
     has_walk: bool = False
 
 
+_MOST_STATE = 1_000_000_000  # bytes, of one thread
+
+
 def num_rows(num_arms: int) -> int:
     """Rows of an array of scores: arms, and what makes them whole fives."""
     return -(-num_arms // TOGETHER) * TOGETHER
@@ -100,7 +103,7 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
         step_size = (agent.step_size or 0.0) if isinstance(agent, UCB) else 0.0
         scale = agent.c if isinstance(agent, UCB) else agent.scale
         roots = np.ones(num_steps + 1, np.float32)
-        roots[1:] = np.arange(1, num_steps + 1) ** -0.5
+        roots[1:] = np.arange(1, num_steps + 1) ** -0.5 if scale else 0.0
         return Plan(
             parts=(values.start_ucb, values.choose_ucb, values.update_ucb),
             parameters=(float(step_size), 0.0, float(scale), int(not is_books), roots.ctypes.data),
@@ -161,6 +164,12 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
         )
     if isinstance(agent, (LinUCB, LinTS)):
         is_ucb = isinstance(agent, LinUCB)
+        state_bytes = linear.state_bytes(k, environment.dimension)
+        if state_bytes > _MOST_STATE:
+            raise ConfigError(
+                f"{agent.name} with {k} arms in {environment.dimension} dimensions needs "
+                f"{state_bytes / 1e9:.0f} GB for {LANES} runs: use fewer arms or dimensions"
+            )
         return Plan(
             parts=(
                 linear.start_linear,
@@ -168,7 +177,7 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
                 linear.update_linear,
             ),
             parameters=(float(agent.alpha if is_ucb else agent.scale), float(agent.ridge)),
-            state_bytes=linear.state_bytes(k, environment.dimension),
+            state_bytes=state_bytes,
         )
     if isinstance(agent, JittedAgent):
         size, parameters = agent.num_state(k), np.array(agent.params, np.float64)

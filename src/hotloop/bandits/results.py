@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,6 +110,7 @@ def _mean_and_error(total: Array, squares: Array, num: int) -> tuple[Array, Arra
     if num < 2:
         return mean, np.full_like(mean, math.nan)
     variance = np.maximum(squares - total * mean, 0.0) / (num - 1)
+    variance = np.where(variance < 1e-14 * squares / num, 0.0, variance)  # what rounding leaves
     return mean, np.sqrt(variance / num)
 
 
@@ -306,7 +306,7 @@ class Result:
                 sums, regrets = file["sums"].tobytes(), file["final_regrets"]
         except FileNotFoundError:
             raise BanditError(f"there is no file {path}: name one that `save` wrote") from None
-        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        except Exception as error:  # zipfile and zlib raise of any kind where bytes are wrong
             raise BanditError(
                 f"{path} is no result of `hotloop bandit run --save`, or it is cut short "
                 f"({error}): run it again"
@@ -319,17 +319,49 @@ class Result:
                 f"reads {FORMAT}: run it again"
             )
         try:
-            return cls.from_sums(
-                Sums.from_bytes(sums),
+            result = cls(
+                sums=Sums.from_bytes(sums),
                 agent=agent_from_description(about["agent"]),
                 environment=environment_from_description(about["environment"]),
                 final_regrets=regrets,
-                **{name: about[name] for name in (*_SETTINGS, *_TIMES) if name != "num_runs"},
+                **{name: about[name] for name in (*_SETTINGS, *_TIMES)},
             )
+            result._check_fit()
+            return result
         except (KeyError, TypeError, ConfigError, UnknownNameError) as error:
             raise BanditError(
                 f"{path} was changed, or is of another version of hotloop ({error}): run it again"
             ) from error
+
+    def _check_fit(self) -> None:
+        """Whether what a file says of a result fits its arrays."""
+        sums, points = self.sums, self.sums.curve.shape[1]
+        for name in _SETTINGS:
+            if not isinstance(getattr(self, name), int):
+                raise ConfigError(f"`{name}` must be a whole number, got {getattr(self, name)!r}")
+        for name in _TIMES:
+            if not isinstance(getattr(self, name), (int, float)):
+                raise ConfigError(f"`{name}` must be a number, got {getattr(self, name)!r}")
+        if self.num_runs != sums.num_runs:
+            raise ConfigError(f"`num_runs` is {self.num_runs}, its sums are of {sums.num_runs}")
+        if self.steps_per_point < 1 or -(-self.num_steps // self.steps_per_point) != points:
+            raise ConfigError(
+                f"`num_steps` is {self.num_steps}, `steps_per_point` {self.steps_per_point}, its "
+                f"sums are of {points} points"
+            )
+        if not 1 <= self.late_steps <= self.num_steps:
+            raise ConfigError(f"`late_steps` is {self.late_steps} of {self.num_steps} steps")
+        arms = self.environment.num_arms
+        if sums.arm_pulls is not None and sums.arm_pulls.shape[1] != arms:
+            raise ConfigError(
+                f"`num_arms` is {arms}, its sums are of {sums.arm_pulls.shape[1]} arms"
+            )
+        regrets = self.final_regrets
+        if regrets.dtype != float or regrets.ndim != 1 or len(regrets) > self.num_runs:
+            raise ConfigError(
+                f"`final_regrets` must be float64, one for a run, got {regrets.dtype} "
+                f"{regrets.shape} for {self.num_runs} runs"
+            )
 
 
 _TIMES = ("elapsed_s", "prepare_s")

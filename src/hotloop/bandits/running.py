@@ -7,7 +7,7 @@ threads nor what else is played changes a bit, and runs can be added later.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from hotloop.bandits.agents import AGENTS, Agent
@@ -146,6 +146,7 @@ def chunk_sums(
     num_runs: int,
     late_steps: int | None = None,
     steps_per_point: int | None = None,
+    watch: Watch | None = None,
 ) -> list[Sums]:
     """One chunk of runs, on the calling thread: what a grid is made of.
 
@@ -160,6 +161,7 @@ def chunk_sums(
         num_runs: at most CHUNK.
         late_steps: see `run`.
         steps_per_point: see `run`.
+        watch: counts what is played, and the seconds in kernels; can stop it.
 
     Returns:
         Sums for each agent: added in the order of chunks they are, bit for bit, those of `run`.
@@ -173,7 +175,7 @@ def chunk_sums(
     if whole("first_run", first_run, 0, MAX_RUNS) % CHUNK:
         raise ConfigError(f"`first_run` must be a multiple of {CHUNK}, got {first_run}")
     games = games_of(agents, environment, settings)
-    played = _play_here(games, first_run, num_runs, Watch())
+    played = _play_here(games, first_run, num_runs, watch or Watch())
     return [played.sums(which) for which in range(len(agents))]
 
 
@@ -183,6 +185,11 @@ def _adopt(
     known = (*ENVIRONMENTS.values(), JittedEnvironment)
     environment = Gaussian() if environment is None else environment
     environment = adopted(environment, known, PlainEnvironment)
+    if isinstance(agents, str) or not isinstance(agents, Iterable):
+        raise ConfigError(
+            f"`agents` must be a list of agents, got {agents!r:.80}: put it in brackets, or use "
+            "`run`"
+        )
     if not agents:
         raise ConfigError("there must be an agent at least, got none")
     ours = (*AGENTS.values(), JittedAgent)

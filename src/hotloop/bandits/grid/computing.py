@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Any
 
+from hotloop.bandits.games import Game, Watch
 from hotloop.bandits.grid.file import GridFile, Piece
 from hotloop.bandits.grid.jobs import Dealer, Job, jobs_of
 from hotloop.bandits.grid.points import Point
 from hotloop.bandits.running import chunk_sums
+from hotloop.bandits.settings import settings_from
 from hotloop.errors import HotloopError
 
 _COMMIT_S = 0.25
@@ -58,6 +61,7 @@ class _Outcome:
 
     job: Job
     elapsed_s: float = 0.0
+    kernel_s: float = 0.0
     blobs: tuple[bytes, ...] = ()
     error: BaseException | None = None
 
@@ -67,6 +71,7 @@ class Computation:
 
     Attributes:
         kernel_s: seconds that threads spent in kernels, added up.
+        prepare_s: seconds that went into compiling, or loading what was compiled.
         computed_run_steps: runs × steps that were computed.
 
     Args:
@@ -92,7 +97,7 @@ class Computation:
         started_at: float,
         on_progress: Callable[[GridProgress], None] | None,
     ) -> None:
-        self.kernel_s, self.computed_run_steps = 0.0, 0
+        self.kernel_s, self.prepare_s, self.computed_run_steps = 0.0, 0.0, 0
         self._points, self._file, self._seed = points, file, seed
         self._steps, self._num_steps = steps, steps["num_steps"]
         self._num_threads, self._started_at = num_threads, started_at
@@ -111,7 +116,18 @@ class Computation:
         dealer = Dealer(jobs, num_threads=self._num_threads, num_steps=self._num_steps)
         self._tell()
         if left:
+            self._prepare()
             self._compute(dealer)
+
+    def _prepare(self) -> None:
+        """Compile every kind of agent and environment, or load them from the cache."""
+        began_at = time.perf_counter()
+        kinds = {(type(one.agent), type(one.environment)): one for one in self._points}
+        steps: dict[str, Any] = dict(self._steps)
+        settings = settings_from(self._seed, **steps)
+        for point in kinds.values():
+            Game([point.agent], point.environment, settings)
+        self.prepare_s += time.perf_counter() - began_at
 
     def _compute(self, dealer: Dealer) -> None:
         # Threads of our own: those of `concurrent.futures` are waited for when the interpreter
@@ -167,16 +183,19 @@ class Computation:
                 continue
             started_at = time.perf_counter()
             try:
+                watch = Watch()
                 sums = chunk_sums(
                     [self._points[index].agent for index in job.points],
                     self._points[job.points[0]].environment,
                     seed=self._seed,
                     first_run=job.first_run,
                     num_runs=job.num_runs,
+                    watch=watch,
                     **self._steps,
                 )
                 elapsed_s = time.perf_counter() - started_at
-                outcomes.put(_Outcome(job, elapsed_s, tuple(one.to_bytes() for one in sums)))
+                blobs = tuple(one.to_bytes() for one in sums)
+                outcomes.put(_Outcome(job, elapsed_s, watch.kernel_s, blobs))
             except BaseException as error:
                 outcomes.put(_Outcome(job, error=error))
 
@@ -184,7 +203,7 @@ class Computation:
         if outcome.error is not None:
             raise outcome.error
         job = outcome.job
-        self.kernel_s += outcome.elapsed_s
+        self.kernel_s += outcome.kernel_s
         for index, blob in zip(job.points, outcome.blobs, strict=False):  # none if not begun
             piece = Piece(self._ids[index], job.first_run, job.num_runs)
             self._unsaved.append((piece, blob))

@@ -137,7 +137,7 @@ class Grid:
             for point, sums in zip(points, read, strict=True)
             if sums is not None
         )
-        elapsed_s = time.perf_counter() - started_at
+        elapsed_s = time.perf_counter() - started_at - computation.prepare_s
         computed = computation.computed_run_steps
         return GridTable(
             rows=rows,
@@ -148,6 +148,7 @@ class Grid:
             **self._steps,
             threads=threads,
             elapsed_s=elapsed_s,
+            prepare_s=computation.prepare_s,
             kernel_share=computation.kernel_s / (elapsed_s * threads) if computed else math.nan,
             computed_run_steps=computed,
             num_of_other_kernels=num_of_other_kernels,

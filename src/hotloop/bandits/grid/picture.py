@@ -39,7 +39,7 @@ def picture_axes(ranges: Mapping[str, Sequence[Any]]) -> tuple[str, str | None]:
     """
     numeric = [name for name, values in ranges.items() if _are_numbers(values)]
     if not 1 <= len(ranges) <= 2 or not numeric:
-        have = ", ".join(ranges) or "none has"
+        have = ", ".join(ranges) or "none"
         raise ConfigError(
             "a picture is of one field or two that have several values, one of them numbers alone, "
             f"got {have}: give such ranges, or export the grid"

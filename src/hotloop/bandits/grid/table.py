@@ -79,6 +79,7 @@ class GridTable:
         seed, num_runs, num_steps, late_steps, steps_per_point: of every point.
         threads: how many computed.
         elapsed_s: seconds that it took, the file's opening, reading and closing among them.
+        prepare_s: seconds besides, for compiling or for loading what was compiled.
         kernel_share: what part of `elapsed_s` the threads spent in kernels, in the mean; NaN if
             nothing was left to compute.
         computed_run_steps: runs × steps computed; the rest was in the file.
@@ -96,6 +97,7 @@ class GridTable:
     steps_per_point: int
     threads: int
     elapsed_s: float
+    prepare_s: float
     kernel_share: float
     computed_run_steps: int
     num_of_other_kernels: int
@@ -174,7 +176,7 @@ class GridTable:
 
 _OUTER = (
     *("ranges", "seed", "num_runs", "num_steps", "late_steps", "steps_per_point"),
-    *("threads", "elapsed_s", "computed_run_steps", "num_of_other_kernels"),
+    *("threads", "elapsed_s", "prepare_s", "computed_run_steps", "num_of_other_kernels"),
 )
 
 

@@ -69,20 +69,26 @@ def _point_at(frame: int, step: int, ahead: int) -> None:
 
 
 @jit
-def _start(frame: int) -> None:
+def _start(frame: int) -> int:
+    """−1, or the agent that met a fault."""
     environment, agents = load_i64(frame, ENVIRONMENT), load_i64(frame, AGENTS)
     call_part(load_i64(environment, START), environment, 0)
     for which in range(load_i64(frame, NUM_AGENTS)):
         agent = load_i64(agents, which)
         reset_record(load_i64(agent, RECORD))
         call_part(load_i64(agent, START), agent, 0)
+        if load_i64(frame, FAULT) != 0:
+            return which
+    return -1
 
 
 def _play(frame: int, first: int, last: int) -> int:
     environment, agents = load_i64(frame, ENVIRONMENT), load_i64(frame, AGENTS)
     give_reward = load_i64(environment, GIVE_REWARD)
     if first == 0:
-        _start(frame)
+        failed = _start(frame)
+        if failed >= 0:
+            return failed
     for step in range(first, last, WINDOW):
         _prepare(frame, step)
         for which in range(load_i64(frame, NUM_AGENTS)):
@@ -97,6 +103,8 @@ def _play(frame: int, first: int, last: int) -> int:
                     return which
                 call_part(update, agent, now)
                 record_step(agent, now)
+            if load_i64(frame, FAULT) != 0:  # met by the last update
+                return which
     return -1
 
 

@@ -1,8 +1,8 @@
 """LinUCB and LinTS: a ridge regression for each arm, kept as its inverse by Sherman and Morrison's
 formula, in float64.
 
-State: A⁻¹ (k, d, d, LANES), θ (k, d, LANES), float32 scores (ROWS, LANES), and two
-float64 rows of work.
+State: A⁻¹ (k, d, d, LANES), θ (k, d, LANES), float32 scores (ROWS, LANES), and
+3 + 2 d float64 rows of work before them.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ change of the maximum (LANES,); float64: sums of rewards (LANES,).
 
 from __future__ import annotations
 
+import numpy as np
+
 from hotloop.bandits.kernels.choosing import draw_by_weight
 from hotloop.bandits.kernels.layout import (
     ARM,
@@ -38,6 +40,9 @@ from hotloop.compiled import (
 
 STEP_SIZE, HAS_BASELINE = PARAMETERS, PARAMETERS + 1
 GAMMA = PARAMETERS
+# A push further down than this may take away the highest H itself, and the others must not lie so
+# far below what is subtracted from them that their weights are lost.
+_DEEP = np.float32(-20.0)
 STATE_BYTES_ARM, STATE_BYTES_LANE = 8, 16
 
 
@@ -89,6 +94,14 @@ def choose_gradient(agent: int, step: int) -> None:
     draw_by_weight(frame, weights, sums)
 
 
+@jit
+def _highest_of(heights: int, lane: int, num_arms: int) -> float:
+    top = load_f32(heights, lane)
+    for arm in range(1, num_arms):
+        top = max_f32(top, load_f32(heights, arm * LANES + lane))
+    return top
+
+
 @Part
 def update_gradient(agent: int, step: int) -> None:
     """H_a ← H_a + α (r − r̄)(1[a taken] − π_a)."""
@@ -120,7 +133,10 @@ def update_gradient(agent: int, step: int) -> None:
         cell = i64(load_i32(frame + ARM, i)) * LANES + i
         height = load_f32(heights, cell) + load_f32(push, i)
         store_f32(heights, cell, height)
-        store_f32(highest, i, max_f32(load_f32(highest, i), height))
+        if load_f32(push, i) < _DEEP:
+            store_f32(highest, i, _highest_of(heights, i, load_i64(frame, NUM_ARMS)))
+        else:
+            store_f32(highest, i, max_f32(load_f32(highest, i), height))
 
 
 @Part

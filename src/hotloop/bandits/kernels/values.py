@@ -42,6 +42,7 @@ EXPLORATION, COUNTS_PULLS = OWN, OWN + 1
 # The address of a table by N, float32: UCB's 1/√N, MOSS' √(max(ln(T / (k N)), 0) / N).
 TABLE = OWN + 2
 UNTRIED = np.float32(3e38)
+LEAST_RADIUS = 1e-8  # with it an untried arm has 3e30, more than any reward
 NO_ARM = np.float32(-np.inf)
 STATE_BYTES = 24  # for each row and lane
 
@@ -156,7 +157,7 @@ def choose_ucb(agent: int, step: int) -> None:
     t = f64(step) if load_i64(agent, COUNTS_PULLS) != 0 else f64(step + 1)
     radius = load_f64(agent, EXPLORATION) * math.sqrt(math.log(max(t, 1.0)))
     scores = roots + 4 * load_i64(frame, ROWS) * LANES
-    take_best_bound(frame, estimates, roots, max(radius, 1e-30), scores, step)
+    take_best_bound(frame, estimates, roots, max(radius, LEAST_RADIUS), scores, step)
 
 
 @Part

@@ -57,9 +57,14 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def in_lines(text: str, width: int) -> str:
+    """A text of so many characters a line, three lines at most: the axes need the room."""
+    return fill(text, width, max_lines=3, placeholder=" …")
+
+
 def write(figure: Figure, path: Path, title: str) -> None:
     width = int(figure.get_figwidth() * 11)
-    figure.suptitle("\n".join(fill(line, width) for line in title.split("\n")))
+    figure.suptitle("\n".join(in_lines(line, width) for line in title.split("\n")))
     with written_whole(path) as aside:
         figure.savefig(aside, dpi=120)
 

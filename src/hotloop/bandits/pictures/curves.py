@@ -118,10 +118,11 @@ def regret_curves(results: Sequence[Result], path: str | Path, *, title: str | N
         axes.set_xscale("log")
         axes.set_xlim(first, max(last, first + 1))
         axes.set_xlabel("steps (logarithmic axis)")
-    for axes in (linear, half):
-        axes.set_ylim(bottom=0)
-    logarithmic.set_yscale("log")
     regrets = np.concatenate([result.regret for result in results])
+    if (regrets >= 0).all():  # against the best arm in hindsight it can be negative
+        for axes in (linear, half):
+            axes.set_ylim(bottom=0)
+    logarithmic.set_yscale("log")
     if (regrets > 0).any():  # C ln t begins at 0, which is infinitely far below
         logarithmic.set_ylim(bottom=regrets[regrets > 0].min() / 1.5)
     legend_below(figure, linear, note="band: 95 % confidence")

@@ -13,6 +13,7 @@ from hotloop.bandits.pictures.canvas import (
     check_picture,
     check_regret,
     colors_for,
+    in_lines,
     labels_of,
     new_figure,
     title_of,
@@ -77,7 +78,7 @@ def regret_boxes(results: Sequence[Result], path: str | Path, *, title: str | No
             label=None if row else "mean",
             zorder=4,
         )
-    axes.set_yticks(range(len(results)), labels)
+    axes.set_yticks(range(len(results)), [in_lines(label, 36) for label in labels])
     axes.invert_yaxis()  # the first agent on top, as in the table
     axes.set_xlabel("cumulative regret of a run at its end, units of reward")
     axes.set_ylabel("agent")

@@ -12,6 +12,7 @@ from hotloop.bandits.environments import Environment
 from hotloop.bandits.pictures.canvas import (
     check_picture,
     colors_for,
+    in_lines,
     labels_of,
     new_figure,
     title_of,
@@ -62,7 +63,7 @@ def arm_shares(results: Sequence[Result], path: str | Path, *, title: str | None
             linewidth=0,
             antialiased=False,  # else white seams between layers
         )
-        axes.set_title(label, fontsize="medium")
+        axes.set_title(in_lines(label, 42), fontsize="medium")
         axes.set_xlim(0, result.num_steps)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_ylim(0, 100)

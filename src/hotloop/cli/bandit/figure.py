@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from hotloop.cli import need
@@ -43,6 +44,15 @@ def run(args: list[str]) -> int:
     output = options.output or Path(f"figure_{plan.number}.png")
     check_picture(output, option="--output")
     need("matplotlib", extra="bandit", purpose="drawing a figure")
+    without_effect = [
+        f"--{name}" for name in ("runs", "steps", "threads") if getattr(options, name) is not None
+    ]
+    if without_effect and not plan.settings:
+        print(
+            f"hotloop: figure {plan.number} shows one task, in which nobody plays: "
+            f"{', '.join(without_effect)} without effect",
+            file=sys.stderr,
+        )
     with ProgressLine() as progress:
         figure = book_figure(plan.number, **sizes_of(options), on_progress=progress.show)
     if not options.json:  # first what was computed: drawing may fail

@@ -246,5 +246,5 @@ def _summary(table: GridTable) -> str:
     return (
         f"{points}: {short(table.computed_run_steps)} run·steps{there}; {table.elapsed_s:,.3f} s "
         f"on {table.threads} thread{'s' * (table.threads != 1)}, {table.kernel_share:.0%} of it in "
-        f"kernels; kept in {table.path}"
+        f"kernels, after {table.prepare_s:.1f} s of preparing them; kept in {table.path}"
     )

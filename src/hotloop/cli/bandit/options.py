@@ -155,7 +155,8 @@ def environment_of(options: argparse.Namespace) -> Any:
                 f"`--arms` can't be set for '{options.environment}': it has as many arms as its "
                 f"`{fields(known)[0].name}`, which `--env` gives"
             )
-        given.setdefault("num_arms", str(options.arms))
+        if given.get("means", "none").lower() == "none":  # else it says itself how many
+            given.setdefault("num_arms", str(options.arms))
     environment = environment_from(options.environment, given)
     if options.arms not in (None, environment.num_arms):
         raise ConfigError(
@@ -170,5 +171,8 @@ def _settings(parts: Sequence[str], what: str) -> dict[str, str]:
         field, equals, value = part.partition("=")
         if not (field and equals and value) or " " in field:
             raise ConfigError(f"{what} must be written FIELD=VALUE, got '{part}'")
+        field = field.replace("-", "_")
+        if field in given:
+            raise ConfigError(f"`{field}` is given twice: give it once")
         given[field] = value
     return given

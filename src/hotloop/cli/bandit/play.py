@@ -41,11 +41,13 @@ def run(args: list[str]) -> int:
             "name an agent first: `hotloop bandit run AGENT …`; `hotloop bandit run --help` lists "
             "them"
         )
-    given = {
-        name.removeprefix("agent."): value
-        for name, value in vars(options).items()
-        if name.startswith("agent.") and value is not None
-    }
+    given = {}
+    for name, values in vars(options).items():
+        if name.startswith("agent.") and values is not None:
+            field = name.removeprefix("agent.")
+            if len(values) > 1:
+                raise ConfigError(f"`--{field.replace('_', '-')}` is given twice: give it once")
+            given[field] = values[0]
     agent = agent_from(agent_class.name, given)
     environment = environment_of(options)
     if options.save is not None and options.save.suffix != ".npz":
@@ -97,6 +99,7 @@ def _parser(agent_class: Any) -> argparse.ArgumentParser:
             group.add_argument(
                 f"--{one.name.replace('_', '-')}",
                 metavar="VALUE",
+                action="append",
                 dest=f"agent.{one.name}",
                 help=told.replace("%", "%%"),
             )
