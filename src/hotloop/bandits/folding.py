@@ -28,7 +28,7 @@ class Folded:
         num_runs: how many runs are in it.
         curves: float64, (agents, 6, P); see `Sums`.
         totals: float64, (agents, 2, 5); see `Sums`.
-        products: float64, (agents, agents, 5); see `Comparison`.
+        products: float64, (agents, agents, 5); see `Comparison`. Empty where nobody compares.
         pulls: int64, (agents, P, k), or empty.
         final_regrets: float64, (agents, runs), of `MAX_FINAL_REGRETS` runs at most.
         ends: float64, (agents, 5, runs): what every run of one block came to; None for several.
@@ -64,23 +64,22 @@ class Folded:
         )
 
 
-def side_by_side(games: Sequence[Folded]) -> Folded:
+def side_by_side(games: Sequence[Folded], *, has_products: bool) -> Folded:
     """One block of games that were played apart, as if their agents had played together."""
-    known = [one.ends for one in games]
-    ends = np.concatenate([one for one in known if one is not None])
-    products = np.stack([(one * ends).sum(axis=2) for one in ends])
-    if len(games) == 1:
-        games[0].products = products
-        return games[0]
-    return Folded(
-        num_runs=games[0].num_runs,
-        curves=np.concatenate([one.curves for one in games]),
-        totals=np.concatenate([one.totals for one in games]),
-        products=products,
-        pulls=np.concatenate([one.pulls for one in games]),
-        final_regrets=np.concatenate([one.final_regrets for one in games]),
-        ends=ends,
-    )
+    block = games[0]
+    if len(games) > 1:
+        block = Folded(
+            num_runs=block.num_runs,
+            curves=np.concatenate([one.curves for one in games]),
+            totals=np.concatenate([one.totals for one in games]),
+            products=block.products,
+            pulls=np.concatenate([one.pulls for one in games]),
+            final_regrets=np.concatenate([one.final_regrets for one in games]),
+            ends=np.concatenate([one.ends for one in games if one.ends is not None]),
+        )
+    if has_products and block.ends is not None:
+        block.products = np.stack([(one * block.ends).sum(axis=2) for one in block.ends])
+    return block
 
 
 class Fold:

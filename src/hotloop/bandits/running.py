@@ -108,7 +108,7 @@ def compare(
     started = time.perf_counter()
     watch = Watch(num_runs * settings.num_steps * len(agents), on_progress)
     if any(game.is_plain for game in games):
-        played = _play_here(games, 0, num_runs, watch)
+        played = _play_here(games, 0, num_runs, watch, has_products=True)
     else:
         played = _play_over_threads(games, num_runs, threads, watch)
     watch.tell()
@@ -175,7 +175,8 @@ def chunk_sums(
     if whole("first_run", first_run, 0, MAX_RUNS) % CHUNK:
         raise ConfigError(f"`first_run` must be a multiple of {CHUNK}, got {first_run}")
     games = games_of(agents, environment, settings)
-    played = _play_here(games, first_run, num_runs, watch or Watch())
+    watch = Watch() if watch is None else watch
+    played = _play_here(games, first_run, num_runs, watch, has_products=False)
     return [played.sums(which) for which in range(len(agents))]
 
 
@@ -203,7 +204,8 @@ def _blocks_of(num_runs: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _play_block(games: Sequence[Game], first_run: int, num_runs: int, watch: Watch) -> Folded:
-    return side_by_side([game.play(first_run, num_runs, watch) for game in games])
+    played = [game.play(first_run, num_runs, watch) for game in games]
+    return side_by_side(played, has_products=True)
 
 
 def _play_over_threads(games: Sequence[Game], num_runs: int, threads: int, watch: Watch) -> Folded:
@@ -228,7 +230,9 @@ def _play_over_threads(games: Sequence[Game], num_runs: int, threads: int, watch
             raise
 
 
-def _play_here(games: Sequence[Game], first_run: int, num_runs: int, watch: Watch) -> Folded:
+def _play_here(
+    games: Sequence[Game], first_run: int, num_runs: int, watch: Watch, *, has_products: bool
+) -> Folded:
     """Chunks one after another on the calling thread."""
     fold = Fold()
     for start in range(0, num_runs, CHUNK):
@@ -240,6 +244,6 @@ def _play_here(games: Sequence[Game], first_run: int, num_runs: int, watch: Watc
             for game in games
         ]
         for index, blocks in enumerate(zip(*played, strict=True), start // BLOCK):
-            fold.add(index, side_by_side(blocks))
+            fold.add(index, side_by_side(blocks, has_products=has_products))
         watch.tell()
     return fold.result()
