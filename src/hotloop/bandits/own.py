@@ -33,6 +33,7 @@ from hotloop.bandits.kernels.layout import (
     FAULT_VALUE,
     FRAME,
     NEEDS_UNIT,
+    NOW_LANE,
     NUM_ARMS,
     NUM_RUNS,
     PARAMETERS,
@@ -105,88 +106,96 @@ def _params_of(owner: int) -> Any:
     return carray(pointer(load_i64(owner, PARAMS)), (load_i64(owner, NUM_PARAMS),), f64)
 
 
-def _agent_parts(start: Any, choose: Any, update: Any) -> tuple[Part, Part, Part]:
-    """Loops over runs. What the functions raise is noted: it can't leave compiled code."""
+def _guarded(loop: Any, fault: int) -> Part:
+    """A part that plays one step in all runs and notes where a user's function raised.
 
-    def start_own(agent, step):  # type: ignore[no-untyped-def]
-        frame, params, run = load_i64(agent, FRAME), _params_of(agent), 0
+    What is raised can't leave compiled code. The loop is a function of its own, as Numba takes
+    seconds to compile one that has calls within a `try`.
+    """
+    compiled = njit(loop, error_model="numpy")
+
+    def play(owner, step):  # type: ignore[no-untyped-def]
         try:
-            for i in range(load_i64(frame, NUM_RUNS)):
-                run, state = i, _state_of(agent, i)
-                state[:] = 0.0
-                start(state, params)
+            compiled(owner, step)
         except Exception:
-            _note(frame, FAULT_AGENT_RAISED, run, step, 0.0)
+            frame = load_i64(owner, FRAME)
+            _note(frame, fault, load_i64(frame, NOW_LANE), step, 0.0)
+
+    return Part(play, is_kept=False)
+
+
+def _agent_parts(start: Any, choose: Any, update: Any) -> tuple[Part, Part, Part]:
+    def start_own(agent, step):  # type: ignore[no-untyped-def]
+        frame, params = load_i64(agent, FRAME), _params_of(agent)
+        for i in range(load_i64(frame, NUM_RUNS)):
+            store_i64(frame, NOW_LANE, i)
+            state = _state_of(agent, i)
+            state[:] = 0.0
+            start(state, params)
 
     def choose_own(agent, step):  # type: ignore[no-untyped-def]
-        frame, params, run = load_i64(agent, FRAME), _params_of(agent), 0
+        frame, params = load_i64(agent, FRAME), _params_of(agent)
         num_arms, uniform = load_i64(frame, NUM_ARMS), np.empty(4)
-        try:
-            for i in range(load_i64(frame, NUM_RUNS)):
-                run = i
-                _put_uniform(frame, i, step, OWN_AGENT_STREAM, uniform)
-                arm = choose(_state_of(agent, i), params, step + 1, uniform)
-                if 0 <= arm < num_arms and f64(i64(arm)) == f64(arm):
-                    store_i32(frame + ARM, i, i32(arm))
-                else:
-                    _note(frame, FAULT_ARM, i, step, f64(arm))
-                    store_i32(frame + ARM, i, i32(0))
-        except Exception:
-            _note(frame, FAULT_AGENT_RAISED, run, step, 0.0)
+        for i in range(load_i64(frame, NUM_RUNS)):
+            store_i64(frame, NOW_LANE, i)
+            _put_uniform(frame, i, step, OWN_AGENT_STREAM, uniform)
+            arm = choose(_state_of(agent, i), params, step + 1, uniform)
+            if 0 <= arm < num_arms and f64(i64(arm)) == f64(arm):
+                store_i32(frame + ARM, i, i32(arm))
+            else:
+                _note(frame, FAULT_ARM, i, step, f64(arm))
+                store_i32(frame + ARM, i, i32(0))
 
     def update_own(agent, step):  # type: ignore[no-untyped-def]
-        frame, params, run = load_i64(agent, FRAME), _params_of(agent), 0
-        try:
-            for i in range(load_i64(frame, NUM_RUNS)):
-                run = i
-                arm, reward = i64(load_i32(frame + ARM, i)), f64(load_f32(frame + REWARD, i))
-                update(_state_of(agent, i), params, step + 1, arm, reward)
-        except Exception:
-            _note(frame, FAULT_AGENT_RAISED, run, step, 0.0)
+        frame, params = load_i64(agent, FRAME), _params_of(agent)
+        for i in range(load_i64(frame, NUM_RUNS)):
+            store_i64(frame, NOW_LANE, i)
+            arm, reward = i64(load_i32(frame + ARM, i)), f64(load_f32(frame + REWARD, i))
+            update(_state_of(agent, i), params, step + 1, arm, reward)
 
-    parts = [Part(one, is_kept=False) for one in (start_own, choose_own, update_own)]
-    return parts[0], parts[1], parts[2]
+    return (
+        _guarded(start_own, FAULT_AGENT_RAISED),
+        _guarded(choose_own, FAULT_AGENT_RAISED),
+        _guarded(update_own, FAULT_AGENT_RAISED),
+    )
 
 
 def _environment_parts(start: Any, reward: Any, mean: Any) -> tuple[Part, Part, Part]:
-    """Loops over runs, as above."""
-
     def start_own(environment, step):  # type: ignore[no-untyped-def]
-        frame, params, run = load_i64(environment, FRAME), _params_of(environment), 0
+        frame, params = load_i64(environment, FRAME), _params_of(environment)
         uniform = np.empty(4)
-        try:
-            for i in range(load_i64(frame, NUM_RUNS)):
-                run, state = i, _state_of(environment, i)
-                state[:] = 0.0
-                _put_uniform(frame, i, _AT_START, OWN_ENVIRONMENT_STREAM, uniform)
-                start(state, params, uniform)
-        except Exception:
-            _note(frame, FAULT_ENVIRONMENT_RAISED, run, step, 0.0)
+        for i in range(load_i64(frame, NUM_RUNS)):
+            store_i64(frame, NOW_LANE, i)
+            state = _state_of(environment, i)
+            state[:] = 0.0
+            _put_uniform(frame, i, _AT_START, OWN_ENVIRONMENT_STREAM, uniform)
+            start(state, params, uniform)
 
     def give_own(environment, step):  # type: ignore[no-untyped-def]
-        frame, params, run = load_i64(environment, FRAME), _params_of(environment), 0
+        frame, params = load_i64(environment, FRAME), _params_of(environment)
         best, num_arms = load_i64(environment, BEST_AT), load_i64(frame, NUM_ARMS)
         must_be_unit, uniform = load_i64(frame, NEEDS_UNIT) != 0, np.empty(4)
-        try:
-            for i in range(load_i64(frame, NUM_RUNS)):
-                run, state = i, _state_of(environment, i)
-                arm, top = i64(load_i32(frame + ARM, i)), -math.inf
-                for other in range(num_arms):
-                    top = max(top, mean(state, params, step + 1, other))
-                store_f32(best, i, f32(top))
-                store_f32(frame + VALUE, i, f32(mean(state, params, step + 1, arm)))
-                _put_uniform(frame, i, step, OWN_ENVIRONMENT_STREAM, uniform)
-                got = f32(reward(state, params, step + 1, arm, uniform))
-                store_f32(frame + REWARD, i, got)
-                if not math.isfinite(got):
-                    _note(frame, FAULT_REWARD, i, step, f64(got))
-                elif must_be_unit and not 0.0 <= got <= 1.0:
-                    _note(frame, FAULT_RANGE, i, step, f64(got))
-        except Exception:
-            _note(frame, FAULT_ENVIRONMENT_RAISED, run, step, 0.0)
+        for i in range(load_i64(frame, NUM_RUNS)):
+            store_i64(frame, NOW_LANE, i)
+            state, arm = _state_of(environment, i), i64(load_i32(frame + ARM, i))
+            top = -math.inf
+            for other in range(num_arms):
+                top = max(top, mean(state, params, step + 1, other))
+            store_f32(best, i, f32(top))
+            store_f32(frame + VALUE, i, f32(mean(state, params, step + 1, arm)))
+            _put_uniform(frame, i, step, OWN_ENVIRONMENT_STREAM, uniform)
+            got = f32(reward(state, params, step + 1, arm, uniform))
+            store_f32(frame + REWARD, i, got)
+            if not math.isfinite(got):
+                _note(frame, FAULT_REWARD, i, step, f64(got))
+            elif must_be_unit and not 0.0 <= got <= 1.0:
+                _note(frame, FAULT_RANGE, i, step, f64(got))
 
-    parts = [Part(one, is_kept=False) for one in (start_own, give_own)]
-    return parts[0], start_nothing, parts[1]
+    return (
+        _guarded(start_own, FAULT_ENVIRONMENT_RAISED),
+        start_nothing,
+        _guarded(give_own, FAULT_ENVIRONMENT_RAISED),
+    )
 
 
 def _compiled(function: Any, owner: str, name: str) -> Any:
