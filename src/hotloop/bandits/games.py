@@ -91,6 +91,8 @@ class Game:
             for agent in agents
         ]
         self._spare = [self.block()]
+        if not self.is_plain:
+            self._spare[0].play(WINDOW, WINDOW)  # no step: the loop itself is compiled, too
         self._piece = WINDOW  # steps that the kernels play at once
 
     def block(self) -> Block:
