@@ -37,7 +37,6 @@ A time is {"median", "min", "max"}; what could not be measured is {"missing": wh
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib.metadata
 import itertools
@@ -61,6 +60,7 @@ from typing import Any, NamedTuple
 from bench import bandit_ways, storage
 from bench.bandit_seed import PUBLISHED, play
 from bench.bandit_ways import Moments, cores, hotloop_plays
+from bench.parts import run_parts
 from bench.replay_seed import Missing
 from bench.replay_ways import imported
 from bench.replay_workers import repeated, spread
@@ -619,29 +619,8 @@ RUN: dict[str, Callable[[Scale, int], None]] = {
 
 def main() -> int:
     """Measure, print, store."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench bandit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--part", action="append", choices=list(RUN), help="again for more parts")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, help="of one contender in a round")
-    parser.add_argument("--quick", action="store_true", help="small sizes; results kept apart")
-    options = parser.parse_args()
-    scale = QUICK if options.quick else Scale()
-    if options.quick:
-        storage.RESULTS = Path(tempfile.mkdtemp(prefix="bandit-quick-"))
-        print(f"quick: nothing of this counts; results in {storage.RESULTS}")
-        options.rounds = min(options.rounds, 2)
-    elif options.seconds:
-        scale = scale._replace(seconds=options.seconds)
-    for part in options.part or RUN:
-        began = time.perf_counter()
-        print(f"{part}:")
-        RUN[part](scale, options.rounds)
-        print(f"{part} took {time.perf_counter() - began:.0f} s\n", flush=True)
-    return 0
+    seconds = "of one contender in a round"
+    return run_parts("bandit", __doc__, RUN, scale=Scale(), quick=QUICK, seconds=seconds)
 
 
 if __name__ == "__main__":

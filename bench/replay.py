@@ -32,7 +32,6 @@ A figure is {"median", "min", "max"}; what could not be measured is {"missing": 
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -46,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import storage
+from bench.parts import run_parts
 from bench.replay_seed import PROCEDURES, PUBLISHED
 from bench.replay_ways import BATCH, WAYS, Steps
 from bench.replay_workers import QUICK, Entrant, Scale, compare, entrant, spread
@@ -329,29 +329,8 @@ RUN: dict[str, Callable[[Scale, int], None]] = {
 
 def main() -> int:
     """Measure, print, store."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench replay",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--part", action="append", choices=list(RUN), help="again for more parts")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, help="of a round's one measurement")
-    parser.add_argument("--quick", action="store_true", help="small sizes; results kept apart")
-    options = parser.parse_args()
-    scale = QUICK if options.quick else Scale()
-    if options.quick:
-        storage.RESULTS = Path(tempfile.mkdtemp(prefix="replay-quick-"))
-        print(f"quick: nothing of this counts; results in {storage.RESULTS}")
-        options.rounds = min(options.rounds, 2)
-    elif options.seconds:
-        scale = scale._replace(seconds=options.seconds)
-    for part in options.part or RUN:
-        began = time.perf_counter()
-        print(f"{part}:")
-        RUN[part](scale, options.rounds)
-        print(f"{part} took {time.perf_counter() - began:.0f} s\n", flush=True)
-    return 0
+    seconds = "of a round's one measurement"
+    return run_parts("replay", __doc__, RUN, scale=Scale(), quick=QUICK, seconds=seconds)
 
 
 if __name__ == "__main__":

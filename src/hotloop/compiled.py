@@ -258,64 +258,35 @@ def call_part(typingctx: Any, address: Any, one: Any, other: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-@intrinsic
-def fma_f32(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """a·b + c, rounded once, whatever the machine."""
+def _fma(kind: Any) -> Any:
+    @intrinsic
+    def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.fma(*arguments)
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
+        return kind(kind, kind, kind), codegen
 
-    return types.float32(types.float32, types.float32, types.float32), codegen
-
-
-@intrinsic
-def f32_of_bits(typingctx: Any, bits: Any) -> Any:
-    """The float32 with these 32 bits."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.uint32), codegen
+    return fma
 
 
-@intrinsic
-def bits_of_f32(typingctx: Any, value: Any) -> Any:
-    """The 32 bits of a float32."""
+def _reinterpreter(source: Any, kind: Any, word: Any) -> Any:
+    @intrinsic
+    def reinterpret(typingctx: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], word)
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(32))
+        return kind(source), codegen
 
-    return types.uint32(types.float32), codegen
-
-
-@intrinsic
-def fma_f64(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """a·b + c, rounded once, whatever the machine."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fma(*arguments)
-
-    return types.float64(types.float64, types.float64, types.float64), codegen
+    return reinterpret
 
 
-@intrinsic
-def f64_of_bits(typingctx: Any, bits: Any) -> Any:
-    """The float64 with these 64 bits."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return types.float64(types.uint64), codegen
-
-
-@intrinsic
-def bits_of_f64(typingctx: Any, value: Any) -> Any:
-    """The 64 bits of a float64."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(64))
-
-    return types.uint64(types.float64), codegen
+# `fma_x(a, b, c)`: a·b + c, rounded once, whatever the machine.
+fma_f32, fma_f64 = _fma(types.float32), _fma(types.float64)
+# The number with these bits, and the bits of a number.
+f32_of_bits = _reinterpreter(types.uint32, types.float32, ir.FloatType())
+bits_of_f32 = _reinterpreter(types.float32, types.uint32, ir.IntType(32))
+f64_of_bits = _reinterpreter(types.uint64, types.float64, ir.DoubleType())
+bits_of_f64 = _reinterpreter(types.float64, types.uint64, ir.IntType(64))
 
 
 @intrinsic

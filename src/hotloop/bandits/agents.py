@@ -40,6 +40,19 @@ def number(
     raise ConfigError(f"`{name}` of {owner} must be a finite number {limits}, got {value!r}")
 
 
+def whole(name: str, value: Any, low: int, high: int, *, owner: str = "") -> int:
+    """A count, as a user gives it.
+
+    Raises:
+        ConfigError: it is no whole number, or out of range.
+    """
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_whole or not low <= value <= high:
+        setting = f"`{name}` of {owner}" if owner else f"`{name}`"
+        raise ConfigError(f"{setting} must be a whole number from {low} to {high:,}, got {value!r}")
+    return int(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Described:
     """What can say of itself what it is."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from hotloop.bandits.agents import Described, number
+from hotloop.bandits.agents import Described, number, whole
 from hotloop.errors import ConfigError
 from hotloop.types import Array
 
@@ -19,16 +19,8 @@ MAX_ARMS = 4096
 _USUAL_ARMS = 10
 
 
-def _check_whole(owner: str, name: str, value: Any, low: int, high: int) -> None:
-    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_whole or not low <= value <= high:
-        raise ConfigError(
-            f"`{name}` of {owner} must be a whole number from {low} to {high}, got {value!r}"
-        )
-
-
 def _check_arms(owner: str, num_arms: Any) -> None:
-    _check_whole(owner, "num_arms", num_arms, 2, MAX_ARMS)
+    whole("num_arms", num_arms, 2, MAX_ARMS, owner=owner)
 
 
 def _check_resolution(owner: str, name: str, value: float, scale: float) -> None:
@@ -172,7 +164,7 @@ class AbruptChange(Described):
 
     def __post_init__(self) -> None:
         _check_arms(self.name, self.num_arms)
-        _check_whole(self.name, "every", self.every, 1, 2**31 - 1)
+        whole("every", self.every, 1, 2**31 - 1, owner=self.name)
         number(self.name, "mean", self.mean)
         number(self.name, "spread", self.spread, low=0)
         number(self.name, "noise", self.noise, low=0)
@@ -256,7 +248,7 @@ class LinearContextual(Described):
 
     def __post_init__(self) -> None:
         _check_arms(self.name, self.num_arms)
-        _check_whole(self.name, "dimension", self.dimension, 1, 64)
+        whole("dimension", self.dimension, 1, 64, owner=self.name)
         number(self.name, "noise", self.noise, low=0)
 
 

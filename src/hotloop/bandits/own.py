@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hotloop.bandits.agents import whole
 from hotloop.bandits.environments import MAX_ARMS
 from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import (
@@ -218,15 +219,6 @@ def _check_params(owner: str, params: Any) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 
 
-def _whole(owner: str, name: str, value: Any, low: int, high: int) -> int:
-    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_whole or not low <= value <= high:
-        raise ConfigError(
-            f"`{name}` of {owner} must be a whole number from {low} to {high:,}, got {value!r}"
-        )
-    return int(value)
-
-
 def _ready(owner: str, parts: tuple[Part, Part, Part]) -> tuple[Part, Part, Part]:
     for part in parts:
         try:
@@ -281,12 +273,12 @@ class JittedAgent:
             if field != "start" or self.start is not None:
                 _compiled(getattr(self, field), self.name, field)
         if not callable(self.state_size):
-            _whole(self.name, "state_size", self.state_size, 0, MAX_STATE)
+            whole("state_size", self.state_size, 0, MAX_STATE, owner=self.name)
 
     def num_state(self, num_arms: int) -> int:
         """How many numbers its state has."""
         size = self.state_size(num_arms) if callable(self.state_size) else self.state_size
-        return _whole(self.name, "state_size", size, 0, MAX_STATE)
+        return whole("state_size", size, 0, MAX_STATE, owner=self.name)
 
     @cached_property
     def parts(self) -> tuple[Part, Part, Part]:
@@ -339,8 +331,8 @@ class JittedEnvironment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", _check_params(self.name, self.params))
-        _whole(self.name, "num_arms", self.num_arms, 2, MAX_ARMS)
-        _whole(self.name, "state_size", self.state_size, 0, MAX_STATE)
+        whole("num_arms", self.num_arms, 2, MAX_ARMS, owner=self.name)
+        whole("state_size", self.state_size, 0, MAX_STATE, owner=self.name)
         for field in ("reward", "mean", "start"):
             if field == "reward" or getattr(self, field) is not None:
                 _compiled(getattr(self, field), self.name, field)
@@ -427,7 +419,7 @@ class PlainEnvironment:
     methods: ClassVar[tuple[str, ...]] = ("start", "reward")
 
     def __post_init__(self) -> None:
-        _whole(self.name, "num_arms", getattr(self.wrapped, "num_arms", None), 2, MAX_ARMS)
+        whole("num_arms", getattr(self.wrapped, "num_arms", None), 2, MAX_ARMS, owner=self.name)
 
     @property
     def num_arms(self) -> int:

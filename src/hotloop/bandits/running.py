@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from hotloop.bandits.agents import AGENTS, Agent
+from hotloop.bandits.agents import AGENTS, Agent, whole
 from hotloop.bandits.environments import ENVIRONMENTS, Environment, Gaussian
 from hotloop.bandits.folding import BLOCK, CHUNK, Fold, Folded, side_by_side
 from hotloop.bandits.games import Game, Progress, Watch, games_of
@@ -23,7 +23,7 @@ from hotloop.bandits.own import (
 )
 from hotloop.bandits.plain_games import play_plain
 from hotloop.bandits.results import Comparison, Result, Sums
-from hotloop.bandits.settings import MAX_RUNS, runs_from, settings_from, threads_from, whole
+from hotloop.bandits.settings import MAX_RUNS, runs_from, settings_from, threads_from
 from hotloop.errors import ConfigError
 
 KERNEL_VERSION = 1  # raised whenever any number that comes out could change

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-import numpy as np
-
+from hotloop.bandits.agents import whole
 from hotloop.bandits.block import Settings
 from hotloop.bandits.folding import CHUNK
-from hotloop.errors import ConfigError
 
 MAX_RUNS = 2**32 - CHUNK
 
@@ -67,15 +64,3 @@ def threads_from(threads: int | None) -> int:
         has_affinity = hasattr(os, "sched_getaffinity")
         threads = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return whole("threads", threads, 1, 1024)
-
-
-def whole(name: str, value: Any, low: int, high: int) -> int:
-    """A count, as a user gives it.
-
-    Raises:
-        ConfigError: it is no whole number, or out of range.
-    """
-    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_whole or not low <= value <= high:
-        raise ConfigError(f"`{name}` must be a whole number from {low} to {high:,}, got {value!r}")
-    return int(value)
