@@ -284,7 +284,7 @@ def test_nothing_heavy_is_imported_for_help():
         (["run", "gaussian-thompson", "--prior-std", "1e-200"], "from 1e-06 up to 1e+06"),
         (
             ["run", "ucb", "--environment", "abrupt-change", "--env", f"every={10**20}"],
-            "whole number from 1 to 2147483647",
+            "whole number from 1 to 2,147,483,647",
         ),
         (["compare", "ucb", "--env", "every=5", "ucb c=1"], "`--env` must be written FIELD=VALUE"),
     ],
