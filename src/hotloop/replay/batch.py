@@ -31,8 +31,12 @@ class Batch:
             `RankBased` only.
     """
 
-    def __init__(self, arrays: dict[str, Any]) -> None:
+    __slots__ = ("__dict__", "_block")  # so that the memory behind it is none of its attributes
+    _block: Block | None
+
+    def __init__(self, arrays: dict[str, Any], block: Block | None = None) -> None:
         self.__dict__.update(arrays)
+        self._block = block
 
     def __getattr__(self, name: str) -> Any:  # only what is not there comes here
         raise AttributeError(f"this batch has no `{name}`: it has {', '.join(self.__dict__)}")
@@ -65,6 +69,7 @@ class Batch:
 class _TorchBatch(Batch):
     def __init__(self, batch: Batch) -> None:
         self._arrays = batch.__dict__
+        self._block = None
 
     def __getattr__(self, name: str) -> Any:
         arrays = self.__dict__.get("_arrays", {})
@@ -121,6 +126,7 @@ class Block:
 
     def __init__(self, layout: Layout, size: int, weighted: bool, has_importance: bool) -> None:
         self.size = size
+        self.layout = layout
         self._nested = any(len(one.path) > 1 for one in layout.fields)
         extras: list[tuple[str, Any, int]] = [("index", np.dtype(np.int64), INDEX)]
         if weighted:
@@ -156,7 +162,8 @@ class Block:
 
     def batch(self) -> Batch:
         """Its arrays, as a user gets them."""
-        return Batch(_mapped(lambda array: array, self.arrays) if self._nested else self.arrays)
+        arrays = _mapped(lambda array: array, self.arrays) if self._nested else self.arrays
+        return Batch(arrays, self)
 
 
 def _side_by_side(wanted: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Array]:

@@ -19,9 +19,10 @@ from hotloop.replay.calls import (
     REFUSED_REWARD,
     REFUSED_WEIGHT,
     add_weights,
+    choose,
+    collect,
     cut,
     fetch,
-    sample,
     update,
     write,
     write_one,
@@ -41,6 +42,7 @@ from hotloop.replay.options import check, exponent, whole
 from hotloop.replay.samplers import Prioritized, Proportional, RankBased, Sampler, Uniform
 from hotloop.replay.store import Store
 from hotloop.replay.unrolled import ABSENT, with_unrolled_add
+from hotloop.timing import span
 from hotloop.types import Array
 
 WeightFrom = Literal["episode_return", "return_so_far", "return_to_go"]
@@ -397,31 +399,42 @@ class ReplayBuffer:
 
     # Reading.
 
-    def sample(self, batch_size: int, *, beta: float | None = None) -> Batch:
-        """Draw a batch.
+    def sample(
+        self, batch_size: int, *, beta: float | None = None, out: Batch | None = None
+    ) -> Batch:
+        """Draw a batch. Two spans time it: `sample`, which entries; `gather`, what is in them.
 
         Args:
             batch_size: B.
             beta: β of the importance weights, in place of the sampler's own.
+            out: a batch of this size that this buffer gave before, to be written into: its arrays,
+                and tensors made of them, stay where they are.
 
         Returns:
-            Its arrays are memory that is used again for a later batch, though not while the batch,
-            one of the arrays, or a tensor or view made from one is held somewhere.
+            `out`, or a batch whose arrays are memory that is used again for a later one, though not
+            while the batch, one of the arrays, or a tensor or view made from one is held somewhere.
 
         Raises:
             ReplayError: the buffer is empty, or has fewer entries than a batch without replacement
-                asks for; or fewer with weight, and the sampler is strict.
+                asks for; or fewer with weight, and the sampler is strict; `out` is of another size
+                or another buffer.
         """
         acquire, release = self._hold
         acquire()
         try:
-            block = self._blocks.take(batch_size) or self._new_block(batch_size)
-            beta = self._beta() if beta is None else exponent(beta)
-            drawn = sample(self._at, block.address, block.size, beta)
-            if drawn != block.size:
-                raise self._too_few(block.size, drawn)
-            self.num_samples += 1
-            return block.batch()
+            with span("sample"):
+                if out is None:
+                    block = self._blocks.take(batch_size) or self._new_block(batch_size)
+                else:
+                    block = self._own_block(out, batch_size)
+                beta = self._beta() if beta is None else exponent(beta)
+                drawn = choose(self._at, block.address, block.size, beta)
+                if drawn != block.size:
+                    raise self._too_few(block.size, drawn)
+                self.num_samples += 1
+            with span("gather"):
+                collect(self._at, block.address, block.size)
+                return block.batch() if out is None else out
         finally:
             release()
 
@@ -498,6 +511,16 @@ class ReplayBuffer:
         if isinstance(self.sampler, (Prioritized, RankBased)):
             return float(self.sampler.beta_after(self.num_samples))
         return 0.0
+
+    def _own_block(self, batch: Batch, batch_size: int) -> Block:
+        """The memory of a batch that this buffer gave."""
+        block = batch._block
+        if block is None or block.layout is not self.layout or block.size != batch_size:
+            raise ReplayError(
+                f"`out` must be a batch of {batch_size} that this buffer gave, got {batch!r}: take "
+                "the first one without `out`"
+            )
+        return block
 
     def _new_block(self, batch_size: int) -> Block:
         """Memory for a batch, and work space, if there can be one."""

@@ -49,10 +49,11 @@ from hotloop.replay.tree import (
 
 __all__ = [
     "add_weights",
+    "choose",
+    "collect",
     "cut",
     "fetch",
     "rebuild_weights",
-    "sample",
     "update",
     "write",
     "write_one",
@@ -111,8 +112,8 @@ def _describe(handle: int, order: int, count: int, beta: float) -> None:
 
 
 @entry
-def sample(handle: int, order: int, count: int, beta: float) -> int:
-    """Draw a batch and gather it.
+def choose(handle: int, order: int, count: int, beta: float) -> int:
+    """Draw a batch: its numbers, weights, probabilities and importance.
 
     Returns:
         `count`, or, where that is asked for strictly, how many entries have weight.
@@ -120,9 +121,14 @@ def sample(handle: int, order: int, count: int, beta: float) -> int:
     drawn = draw(handle, count)
     if drawn == count:
         _describe(handle, order, count, beta)
-        num_copies = load_i64(order, NUM_COPIES)
-        gather(handle, scratch(handle, CHOSEN), count, order + COPIES * 8, num_copies)
     return drawn
+
+
+@entry
+def collect(handle: int, order: int, count: int) -> None:
+    """Gather the entries that were chosen last."""
+    num_copies = load_i64(order, NUM_COPIES)
+    gather(handle, scratch(handle, CHOSEN), count, order + COPIES * 8, num_copies)
 
 
 @entry
