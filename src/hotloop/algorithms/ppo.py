@@ -501,7 +501,7 @@ def _train(config: Config, session: Session, network: Network) -> Result:
                 },
             )
         wants_to_stop = session.end_iteration(checkpoint, rollout.pop_episodes(), metrics)
-    return session.result(policy, learner.step, is_stopped=wants_to_stop)
+    return session.result(policy, [learner.step], is_stopped=wants_to_stop)
 
 
 def _arrays(

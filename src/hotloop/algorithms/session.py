@@ -109,7 +109,9 @@ class Session:
             "resume with the environment and the network that it was trained with, or train anew"
         )
 
-    def begin(self, *, execution: str, began_anew: Sequence[int] = ()) -> bool:
+    def begin(
+        self, *, execution: str, began_anew: Sequence[int] = (), notes: Sequence[str] = ()
+    ) -> bool:
         """The first report; True asks to stop.
 
         From here on the checkpoints and metrics of what is not gone on from are gone.
@@ -117,6 +119,7 @@ class Session:
         Args:
             execution: how the updates run, and why so.
             began_anew: environments whose episodes could not be brought back.
+            notes: what else is not as it was.
 
         Raises:
             ConfigError, MissingExtraError: a tracker can't be opened.
@@ -139,6 +142,8 @@ class Session:
                     f"; the episodes of {len(began_anew)} of {self.envs.num_envs} environments "
                     "can't be replayed, and new ones began"
                 )
+            for note in notes:
+                resumed += f"; {note}"
             if old_total != self.config.total_timesteps:
                 resumed += (
                     f"; the run is {self.config.total_timesteps:,} steps long now and not "
@@ -204,8 +209,10 @@ class Session:
             if self._trackers is not None:
                 self._trackers.log(checkpoint.state["timesteps"], line)
 
-    def result(self, policy: ActingPolicy, execution: Execution, *, is_stopped: bool) -> Result:
-        """The training has ended."""
+    def result(
+        self, policy: ActingPolicy, executions: Sequence[Execution], *, is_stopped: bool
+    ) -> Result:
+        """The training has ended; its updates ran so."""
         self._status = "stopped" if is_stopped else "finished"
         return Result(
             policy=policy,
@@ -214,8 +221,8 @@ class Session:
             elapsed_s=self._progress.elapsed_s,
             mean_return=self._progress.mean_return,
             status=self._status,
-            execution=execution.summary(),
-            compile_s=execution.compile_s,
+            execution="\n".join(dict.fromkeys(one.summary() for one in executions)),
+            compile_s=sum(one.compile_s for one in executions),
         )
 
     # --- what happens around the loop -------------------------------------------------------------

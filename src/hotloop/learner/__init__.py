@@ -10,7 +10,7 @@ from hotloop.learner.execution import Choice, Compile, Execution, choose
 from hotloop.learner.gradients import clip_grad_norm, value_and_grad
 from hotloop.learner.normalizers import Normalizer
 from hotloop.learner.optimizer import AdamState, adam_step
-from hotloop.learner.parameters import ParameterLayout
+from hotloop.learner.parameters import ParameterLayout, move_towards
 from hotloop.learner.threads import torch_threads
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "adam_step",
     "choose",
     "clip_grad_norm",
+    "move_towards",
     "torch_threads",
     "value_and_grad",
 ]

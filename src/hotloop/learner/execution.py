@@ -82,8 +82,10 @@ class Execution:
 
     Args:
         update: a function of a state (a dataclass of tensors, nested or not, or one tensor), whose
-            tensors it changes in place and never replaces, and of tensors or tuples of tensors.
+            tensors it changes in place and never replaces, and of tensors or tuples of tensors. It
+            gives a tensor or a tuple of them.
         choice: eager or compiled.
+        name: what the summary calls it.
 
     Attributes:
         choice: the same, or eager if `auto` found that the update can't be compiled.
@@ -91,8 +93,9 @@ class Execution:
         eager_s: seconds of an eager call, measured on copies just before compiling; 0 if eager.
     """
 
-    def __init__(self, update: Callable[..., Tensor], choice: Choice) -> None:
+    def __init__(self, update: Callable[..., Any], choice: Choice, name: str = "update") -> None:
         self.choice = choice
+        self.name = name
         self.compile_s = 0.0
         self.eager_s = 0.0
         self._update = update
@@ -101,8 +104,8 @@ class Execution:
         self._num_calls = 0
         self._calls_s = 0.0
 
-    def __call__(self, state: Any, *args: Any) -> Tensor:
-        """One update.
+    def __call__(self, state: Any, *args: Any) -> Any:
+        """One update; gives what the update does, a tensor or a tuple of them.
 
         Raises:
             ConfigError: `on`, but the update can't be compiled.
@@ -121,17 +124,17 @@ class Execution:
     def summary(self) -> str:
         """What was chosen and, if it was to compile, what came of it."""
         if not self._graphs:
-            return f"update: {self.choice.reason}"
+            return f"{self.name}: {self.choice.reason}"
         call_s = self._calls_s / self._num_calls
         saved_s = self._num_calls * (self.eager_s - call_s) - self.compile_s
         return (
-            f"update: {self.choice.reason}; compiling took {self.compile_s:.1f} s, then an update "
+            f"{self.name}: {self.choice.reason}; compiling took {self.compile_s:.1f} s, then an update "
             f"{1e3 * call_s:.2f} ms instead of {1e3 * self.eager_s:.2f}: "
             f"{'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.1f} s over "
             f"{self._num_calls:,} updates, {self.num_recompilations} recompilations"
         )
 
-    def _run(self, state: Any, args: tuple[Any, ...]) -> Tensor:
+    def _run(self, state: Any, args: tuple[Any, ...]) -> Any:
         tensors = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
         key = tuple([(x.shape, x.stride(), x.dtype) for x in tensors])
         graph = self._graphs.get(key)
@@ -170,14 +173,14 @@ class Execution:
 
 
 # A compiled update: called with the state, the other arguments, and the tensors in those.
-Graph = Callable[[Any, tuple[Any, ...], list[Tensor]], Tensor]
+Graph = Callable[[Any, tuple[Any, ...], list[Tensor]], Any]
 
 # C++ calls the kernels: 0.08 ms less an update of PPO's 64×64 networks. What is used more than once
 # is computed once, where the default is to repeat up to 30 operations: 0.03 ms.
 _OPTIONS = {"cpp_wrapper": True, "realize_opcount_threshold": 15}
 
 
-def _compiled(update: Callable[..., Tensor], args: tuple[Any, ...]) -> Graph:
+def _compiled(update: Callable[..., Any], args: tuple[Any, ...]) -> Graph:
     """The update as one graph, for arguments like these alone; these are changed by it."""
     try:
         return _DirectGraph(update, args)
@@ -194,7 +197,7 @@ class _DirectGraph:
     the place that each of its inputs has among the arguments' tensors.
     """
 
-    def __init__(self, update: Callable[..., Tensor], args: tuple[Any, ...]) -> None:
+    def __init__(self, update: Callable[..., Any], args: tuple[Any, ...]) -> None:
         from torch._inductor.compile_fx import compile_fx
 
         self._graph: Any = None
@@ -210,14 +213,16 @@ class _DirectGraph:
 
             return first_call
 
-        def whole(*args: Any) -> Tensor:
+        def whole(*args: Any) -> Any:
             return update(*args)
 
         # What is compiled is counted by code objects, and no more than eight of one are allowed:
         # each update gets one of its own.
         whole.__code__ = whole.__code__.replace(co_name="update")
-        metrics = torch.compile(whole, backend=backend, fullgraph=True, dynamic=False)(*args)
-        if len(self._outputs) != 1 or self._outputs[0] is not metrics:
+        result = torch.compile(whole, backend=backend, fullgraph=True, dynamic=False)(*args)
+        self._gives_tuple = isinstance(result, tuple)
+        outputs = result if self._gives_tuple else (result,)
+        if list(map(id, self._outputs)) != list(map(id, outputs)):
             raise RuntimeError("the update replaces tensors of its state")
         places = {id(x): place for place, x in enumerate(_tensors(args))}
         if len(places) != len(_tensors(args)):
@@ -230,11 +235,12 @@ class _DirectGraph:
         self._state_tensors: list[Tensor] = []
         self._inputs = self._outputs = ()
 
-    def __call__(self, state: Any, args: tuple[Any, ...], tensors: list[Tensor]) -> Tensor:
+    def __call__(self, state: Any, args: tuple[Any, ...], tensors: list[Tensor]) -> Any:
         if state is not self._state:
             self._state, self._state_tensors = state, _tensors(state)
         everything = self._state_tensors + tensors + self._constants
-        return self._graph(*[everything[place] for place in self._places])[0]
+        outputs = self._graph(*[everything[place] for place in self._places])
+        return tuple(outputs) if self._gives_tuple else outputs[0]
 
 
 def _tensors(value: Any) -> list[Tensor]:

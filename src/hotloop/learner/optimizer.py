@@ -37,14 +37,14 @@ class AdamState:
             step=torch.zeros((), dtype=torch.float32, device=params.device),
         )
 
-    def to_arrays(self) -> dict[str, Array]:
-        """Copies, for a checkpoint."""
-        return {f"adam.{name}": getattr(self, name).cpu().numpy().copy() for name in _FIELDS}
+    def to_arrays(self, prefix: str = "adam") -> dict[str, Array]:
+        """Copies, for a checkpoint, by `<prefix>.<field>`."""
+        return {f"{prefix}.{name}": getattr(self, name).cpu().numpy().copy() for name in _FIELDS}
 
-    def load(self, arrays: Mapping[str, Array]) -> None:
+    def load(self, arrays: Mapping[str, Array], prefix: str = "adam") -> None:
         """The inverse of `to_arrays`."""
         for name in _FIELDS:
-            getattr(self, name).copy_(torch.from_numpy(arrays[f"adam.{name}"]))
+            getattr(self, name).copy_(torch.from_numpy(arrays[f"{prefix}.{name}"]))
 
 
 def adam_step(

@@ -49,3 +49,18 @@ class ParameterLayout:
         """Copies by name, which later updates leave alone."""
         copied = flat.detach().to("cpu", copy=True)
         return {name: part.numpy() for name, part in self.unpack(copied).items()}
+
+    def views(self, flat: Tensor) -> dict[str, Array]:
+        """Arrays by name in the tensor's own memory: they change with it."""
+        return {name: part.numpy() for name, part in self.unpack(flat.detach()).items()}
+
+
+def move_towards(target: Tensor, params: Tensor, tau: float) -> None:
+    """A target network's parameters follow, in place: θ' ← (1 − τ) θ' + τ θ.
+
+    Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1; τ = 1 copies.
+    """
+    if tau == 1.0:
+        target.copy_(params)
+    else:
+        target.lerp_(params, tau)

@@ -1,18 +1,19 @@
 """Acting with published parameters: drawing actions, and what they were worth.
 
-Perceptrons act on NumPy alone (`perceptrons`), a user's module through torch (`modules`).
+Perceptrons act on NumPy alone (`perceptrons`), a user's module through torch (`modules`); what is
+done with a network's outputs stands in `heads`.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hotloop.errors import CheckpointError, ShapeError
-from hotloop.ops.noise import counter_normal, counter_uniform
 from hotloop.policies.actor_critic import ActorCritic
+from hotloop.policies.actors import Actor
+from hotloop.policies.heads import Exploration, make_head
 from hotloop.policies.perceptrons import Perceptrons
 from hotloop.policies.protocol import Network
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
@@ -20,8 +21,6 @@ from hotloop.types import Array
 
 if TYPE_CHECKING:
     from hotloop.policies.modules import ModuleForward
-
-_LOG_SQRT_2PI = np.float32(0.5 * math.log(2.0 * math.pi))
 
 
 class ActingPolicy:
@@ -31,18 +30,30 @@ class ActingPolicy:
     process, changes nothing. `head` is what the policy's network gives: logits or means, (…, H).
     All observations are raw: where the snapshot has an `obs_scale`, they are scaled in here.
 
+    Args:
+        network: what acts.
+        snapshot: its parameters.
+        exploration: how an actor departs from what it thinks best in `draw_noise` and `choose`.
+
     Attributes:
         network: what acts.
+        has_value: whether there is a value function, and log-probabilities.
         version: the snapshot's, the number of iterations that it has learned from.
         obs_scale: the snapshot's; None: observations go in as they are.
     """
 
-    def __init__(self, network: Network, snapshot: PolicySnapshot) -> None:
+    def __init__(
+        self,
+        network: Network,
+        snapshot: PolicySnapshot,
+        *,
+        exploration: Exploration | None = None,
+    ) -> None:
         self.network = network
+        self.has_value = not isinstance(network, Actor)
         self._forward = _make_forward(network)
+        self._head = make_head(network, exploration)
         spec = network.action_spec
-        self._is_continuous = network.is_continuous
-        self._segments = np.cumsum((0, *spec.nvec)) if spec.kind == "multi_discrete" else None
         # What turns a drawn action into the environment's.
         self._starts = np.asarray(spec.starts or 0 if spec.kind == "multi_discrete" else spec.start)
         if spec.kind == "box":
@@ -75,27 +86,27 @@ class ActingPolicy:
         self.obs_scale = scale
         self._tiled_scale: ObsScale | None = None
         self._forward.load(snapshot)
-        if self._is_continuous:
-            self._log_std = snapshot.params["policy.log_std"]
-            self._std = np.exp(self._log_std)
+        self._head.load(snapshot.params)
+
+    def refresh(self, version: int) -> None:
+        """Act with what the loaded parameters have become, which were changed in place."""
+        self.version = version
+        self._forward.refresh()
 
     # --- the rollout's side: no checks, nothing allocated but what NumPy needs -------------------
 
     def draw_noise(self, seed: int, *, first_step: int, num_steps: int, num_envs: int) -> Array:
-        """What turns `head` into an action, for a whole fragment.
+        """What turns `head` into an action, for many steps: a function of (seed, step, environment).
 
-        Gumbel noise for discrete actions (the argmax of logits + noise is a draw from their
-        softmax), standard normal noise for continuous ones: functions of (seed, step, environment).
+        Gumbel noise for discrete actions, standard normal noise for continuous ones; of an actor,
+        also how it explores (`heads`).
 
         Returns:
-            float32, (T, N, H).
+            float32, (T, N, K).
         """
-        size = self.network.head_size
-        counters = {"first_step": first_step, "num_steps": num_steps, "num_envs": num_envs}
-        if self._is_continuous:
-            return counter_normal(seed, size=size, **counters)
-        uniform = counter_uniform(seed, size=size, **counters)
-        return (-np.log(-np.log(uniform))).astype(np.float32)
+        return self._head.draw_noise(
+            seed, first_step=first_step, num_steps=num_steps, num_envs=num_envs
+        )
 
     def scaled(self, obs: Array, out: Array | None = None) -> Array:
         """What the network sees of raw observations, and is to be trained on.
@@ -133,25 +144,20 @@ class ActingPolicy:
         return self._forward.value(obs)
 
     def choose(self, head: Array, noise: Array, out: Array) -> None:
-        """Draw actions into `out`, (B, *action_shape), from `head` and `noise`, both (B, H)."""
-        if self._is_continuous:
-            flat = out.reshape(head.shape)  # a view: `out` is one step of a fragment
-            np.multiply(noise, self._std, out=flat)
-            np.add(flat, head, out=flat)
-        elif self._segments is None:
-            (head + noise).argmax(axis=1, out=out)
-        else:
-            perturbed = head + noise
-            for k in range(len(self._segments) - 1):
-                part = perturbed[:, self._segments[k] : self._segments[k + 1]]
-                out[:, k] = part.argmax(axis=1)
+        """Draw actions into `out`, (B, *action_shape), from `head`, (B, H), and `noise`, (B, K)."""
+        self._head.choose(head, noise, out)
+
+    def draw(self, obs: Array, noise: Array, head: Array, out: Array) -> None:
+        """One step of a rollout: `head` and then `choose`, where the network is asked at all."""
+        if self._head.is_needed(noise):
+            self.head(obs, out=head)
+        self._head.choose(head, noise, out)
 
     def greedy(self, obs: Array) -> Array:
         """The most probable actions: (B, *action_shape), from `obs` of (B, *obs_shape)."""
         spec = self.network.action_spec
-        head = self.head(obs)
         action = np.empty((len(obs), *spec.shape), spec.dtype)
-        self.choose(head, np.zeros_like(head), action)
+        self._head.greedy(self.head(obs), action)
         return action
 
     def log_prob(self, head: Array, noise: Array, action: Array) -> Array:
@@ -159,23 +165,13 @@ class ActingPolicy:
 
         Args:
             head: float32, (T, N, H), as `head` gave it when the actions were drawn.
-            noise: float32, (T, N, H), that they were drawn with.
+            noise: float32, (T, N, K), that they were drawn with.
             action: (T, N, *action_shape).
 
         Returns:
             float32, (T, N).
         """
-        if self._is_continuous:
-            # The noise is the standardised action.
-            per_dimension = 0.5 * np.square(noise) + (self._log_std + _LOG_SQRT_2PI)
-            return -per_dimension.sum(axis=-1, dtype=np.float32)
-        if self._segments is None:
-            return _categorical_log_prob(head, action)
-        total = np.zeros(head.shape[:-1], np.float32)
-        for k in range(len(self._segments) - 1):
-            part = head[..., self._segments[k] : self._segments[k + 1]]
-            total += _categorical_log_prob(part, action[..., k])
-        return total
+        return self._head.log_prob(head, noise, action)
 
     # --- the user's side ------------------------------------------------------------------------
 
@@ -215,13 +211,10 @@ class ActingPolicy:
         else:
             rng = rng or self._rng
             head = self.head(batch)
-            if self._is_continuous:
-                noise = rng.standard_normal(head.shape, np.float32)
-            else:
-                noise = rng.gumbel(size=head.shape).astype(np.float32)
+            noise = self._head.draw_from(rng, head.shape)
             action = np.empty((len(batch), *spec.shape), spec.dtype)
             self.choose(head, noise, action)
-        if self._is_continuous:
+        if spec.kind == "box":
             np.clip(action, self._low, self._high, out=action)
         else:
             action += self._starts
@@ -237,18 +230,10 @@ class ActingPolicy:
 
 
 def _make_forward(network: Network) -> Perceptrons | ModuleForward:
-    if isinstance(network, ActorCritic):
+    if isinstance(network, (ActorCritic, Actor)):
         return Perceptrons(network)
     # Torch is imported only for those who brought it along.
     from hotloop.policies.modules import ModuleActorCritic, ModuleForward
 
     assert isinstance(network, ModuleActorCritic)
     return ModuleForward(network)
-
-
-def _categorical_log_prob(logits: Array, action: Array) -> Array:
-    """log softmax(logits)[action]: (…,), from (…, A) and (…,)."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    log_sum = np.log(np.exp(shifted).sum(axis=-1))
-    chosen = np.take_along_axis(shifted, action[..., None], axis=-1)[..., 0]
-    return chosen - log_sum

@@ -18,6 +18,7 @@ from hotloop.errors import (
     nearest,
 )
 from hotloop.policies.actor_critic import ActorCritic
+from hotloop.policies.actors import Actor
 from hotloop.policies.protocol import Network
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def network_from_json(fields: dict[str, Any]) -> Network:
         CheckpointError: a network of the user's own can't be made again.
         MissingExtraError: torch is not installed, and it is such a network.
     """
+    if "actor" in fields:
+        return Actor.from_json(fields)
     if "network" not in fields:
         return ActorCritic.from_json(fields)
     name = fields["network"]

@@ -269,6 +269,10 @@ class ModuleForward:
         for name, param in self._params.items():
             np.copyto(param, snapshot.params[name])
 
+    def refresh(self) -> None:
+        """Only what computes with the learner's own memory can be refreshed."""
+        raise NotImplementedError
+
     def head(self, obs: Array, out: Array | None) -> Array:
         """Logits or means: float32, (B, H), from (B, *obs_shape)."""
         head = self._run(obs)[0]

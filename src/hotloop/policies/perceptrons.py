@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hotloop.policies.actor_critic import Activation, ActorCritic
+from hotloop.policies.actors import Actor
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
 
@@ -19,7 +20,7 @@ _ZERO = np.float32(0.0)
 
 
 class Perceptrons:
-    """The policy and the value of an `ActorCritic`.
+    """The policy and the value of an `ActorCritic`, or the policy that an `Actor` is.
 
     Attributes:
         obs_dtype: what observations become, whatever they were.
@@ -27,15 +28,22 @@ class Perceptrons:
 
     obs_dtype = _FLOAT32
 
-    def __init__(self, network: ActorCritic) -> None:
+    def __init__(self, network: ActorCritic | Actor) -> None:
         self._network = network
         self._policy = Perceptron(network.activation)
         self._value = Perceptron(network.activation)
 
     def load(self, snapshot: PolicySnapshot) -> None:
         """Compute with these parameters from now on (they are not copied)."""
+        if isinstance(self._network, Actor):
+            self._policy.load(snapshot.params, self._network.layer_names)
+            return
         self._policy.load(snapshot.params, self._network.layers("policy"))
         self._value.load(snapshot.params, self._network.layers("value"))
+
+    def refresh(self) -> None:
+        """Compute with what the parameters have become, which were changed in place."""
+        self._policy.refresh()
 
     def head(self, obs: Array, out: Array | None) -> Array:
         """Logits or means: float32, (B, H), from (B, *obs_shape)."""
@@ -64,6 +72,12 @@ class Perceptron:
         self._obs_size = len(self._weights[0])
         self._num_rows = -1
 
+    def refresh(self) -> None:
+        """Compute with what the parameters have become, which were changed in place."""
+        if self._num_rows > 1:  # else there are no copies
+            for tiled, bias in zip(self._tiled, self._biases, strict=True):
+                tiled[:] = bias
+
     def __call__(self, obs: Array, out: Array | None) -> Array:
         """The last layer's output.
 
@@ -91,9 +105,13 @@ class Perceptron:
     def _lay_out(self, num_rows: int) -> None:
         """Make what a batch of this size needs; a rollout's is always the same."""
         # A bias that has to be broadcast costs 0.8 µs more to add to 8×64 than one as large.
-        biases = [np.empty((num_rows, len(bias)), np.float32) for bias in self._biases]
-        for tiled, bias in zip(biases, self._biases, strict=True):
-            tiled[:] = bias
+        if num_rows == 1:
+            biases = [bias.reshape(1, -1) for bias in self._biases]
+        else:
+            biases = [np.empty((num_rows, len(bias)), np.float32) for bias in self._biases]
+            for tiled, bias in zip(biases, self._biases, strict=True):
+                tiled[:] = bias
+        self._tiled = biases
         self._hidden = [
             (weight, bias, np.empty(bias.shape, np.float32))
             for weight, bias in zip(self._weights[:-1], biases[:-1], strict=True)

@@ -11,11 +11,12 @@ from hotloop.types import Array
 
 
 class Network(Protocol):
-    """A policy and a value function: hotloop's perceptrons, or a module of the user's own.
+    """What acts: hotloop's perceptrons, or a module of the user's own.
 
-    The policy's head, (B, H), holds logits for discrete actions, and the mean of a diagonal
-    Gaussian for continuous ones, whose log standard deviation is the parameter `policy.log_std`,
-    the same in all states.
+    An `ActorCritic` or a module is a policy and a value function. The policy's head, (B, H), holds
+    logits for discrete actions, and the mean of a diagonal Gaussian for continuous ones, whose log
+    standard deviation is the parameter `policy.log_std`, the same in all states. An `Actor` is a
+    policy alone, and says itself what its head means.
     """
 
     @property

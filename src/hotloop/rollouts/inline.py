@@ -15,6 +15,11 @@ from hotloop.timing import span
 from hotloop.types import Array, Episode, Fragment, RunningEpisode
 
 
+# Noise is drawn for so many steps at least: a function of the step, it may be drawn ahead, and
+# NumPy takes 150 µs however few numbers it is asked for.
+NOISE_STEPS = 256
+
+
 @dataclass(frozen=True, kw_only=True)
 class RolloutState:
     """Where a rollout stands between two fragments: what a checkpoint holds of it.
@@ -56,8 +61,50 @@ class RolloutState:
         }
 
 
+class History:
+    """The actions of the running episodes, which a checkpoint holds."""
+
+    def __init__(self, num_steps: int, like: Array) -> None:
+        # Chunks of (L, N, *action_shape); the last one fills up.
+        self._chunks: list[Array] = []
+        self._used = 0
+        self._shape, self._dtype = (max(num_steps, NOISE_STEPS), *like.shape[1:]), like.dtype
+
+    def begin(self, actions: Array) -> None:
+        """Start from the actions of episodes that were begun elsewhere."""
+        self._chunks, self._used = [actions], len(actions)
+
+    def add(self, actions: Array, running: Sequence[tuple[int, int]]) -> None:
+        """Keep the actions of a fragment; what no running episode reaches back to may be dropped.
+
+        Args:
+            actions: (T, N, *action_shape).
+            running: number and length of each environment's episode.
+        """
+        if not self._chunks or self._used + len(actions) > len(self._chunks[-1]):
+            if self._chunks:
+                self._chunks[-1] = self._chunks[-1][: self._used]
+            longest = max(length for _, length in running)
+            num_kept = sum(map(len, self._chunks)) + len(actions)
+            while self._chunks and num_kept - len(self._chunks[0]) >= longest:
+                num_kept -= len(self._chunks.pop(0))
+            self._chunks.append(np.empty(self._shape, self._dtype))
+            self._used = 0
+        self._chunks[-1][self._used : self._used + len(actions)] = actions
+        self._used += len(actions)
+
+    def parts(self) -> tuple[Array, ...]:
+        """All of them; what is added later leaves these alone."""
+        if not self._chunks:
+            return ()
+        return (*self._chunks[:-1], self._chunks[-1][: self._used])
+
+
 class InlineRollout:
     """Collects fragments of T steps from N environments, one after another.
+
+    With an `Actor`, which has no value function, a fragment's `value`, `next_value` and `log_prob`
+    stay 0.
 
     Args:
         envs: stepped side by side.
@@ -82,14 +129,15 @@ class InlineRollout:
             action_dtype=network.action_spec.dtype,
         )
         # Views of every step, made once: making them in the loop costs 0.2 µs each.
-        self._head = np.empty((num_steps, envs.num_envs, network.head_size), np.float32)
+        self._head = np.zeros((num_steps, envs.num_envs, network.head_size), np.float32)
         self._rows = [
             (self.fragment.obs[t], self._head[t], self.fragment.action[t], arrays)
             for t, arrays in enumerate(self.fragment.step_arrays())
         ]
         self._is_reset = False
-        # Actions of the running episodes, (L, N, *action_shape) each, mostly one a fragment.
-        self._history: list[Array] = []
+        self._history = History(num_steps, self.fragment.action)
+        self._noise = np.empty((0, 0, 0), np.float32)
+        self._noise_start = 0
 
     def state(self) -> RolloutState:
         """Where this rollout stands, between two fragments; later ones leave it alone."""
@@ -100,7 +148,7 @@ class InlineRollout:
             num_transitions=self.num_transitions,
             running=self.envs.running(),
             obs=self.fragment.last_obs.copy(),
-            history=tuple(self._history),
+            history=self._history.parts(),
         )
 
     def restore(self, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> list[int]:
@@ -134,7 +182,7 @@ class InlineRollout:
             for i, (episode, length) in enumerate(zip(episodes, lengths, strict=True)):
                 if length:
                     past[-length:, i] = episode.actions
-            self._history = [past]
+            self._history.begin(past)
         return began_anew
 
     def publish(self, snapshot: PolicySnapshot) -> None:
@@ -158,18 +206,11 @@ class InlineRollout:
                 fragment.last_obs[...] = envs.reset()
             self._is_reset = True
         fragment.obs[0] = fragment.last_obs
-        with span("draw_noise"):
-            noise = policy.draw_noise(
-                self.seed,
-                first_step=self.vector_steps,
-                num_steps=num_steps,
-                num_envs=envs.num_envs,
-            )
+        noise = self._next_noise(num_steps)
         rows = zip(self._rows, noise, strict=True)
         for t, ((obs, head, action, arrays), step_noise) in enumerate(rows):
             with span("act"):
-                policy.head(obs, out=head)
-                policy.choose(head, step_noise, action)
+                policy.draw(obs, step_noise, head, action)
             with span("env_step"):
                 try:
                     envs.step(action, arrays)
@@ -179,22 +220,29 @@ class InlineRollout:
                     raise
         with span("evaluate"):
             self._check_finite(num_steps)
-            fragment.log_prob[...] = policy.log_prob(self._head, noise, fragment.action)
-            self._evaluate(fragment)
+            if policy.has_value:
+                fragment.log_prob[...] = policy.log_prob(self._head, noise, fragment.action)
+                self._evaluate(fragment)
         fragment.policy_version = policy.version
         if envs.can_replay:
-            self._history.append(fragment.action.copy())
-            self._forget()
+            self._history.add(fragment.action, envs.running())
         self.vector_steps += num_steps
         self.num_transitions += int(fragment.valid.sum())
         return fragment
 
-    def _forget(self) -> None:
-        """Drop actions from before the start of the oldest running episode."""
-        longest = max(length for _, length in self.envs.running())
-        num_kept = sum(map(len, self._history))
-        while num_kept - len(self._history[0]) >= longest and len(self._history) > 1:
-            num_kept -= len(self._history.pop(0))
+    def _next_noise(self, num_steps: int) -> Array:
+        """(T, N, K), of the steps that come now."""
+        start = self.vector_steps - self._noise_start
+        if not 0 <= start <= len(self._noise) - num_steps:
+            with span("draw_noise"):
+                self._noise = self.policy.draw_noise(
+                    self.seed,
+                    first_step=self.vector_steps,
+                    num_steps=max(num_steps, NOISE_STEPS // num_steps * num_steps),
+                    num_envs=self.envs.num_envs,
+                )
+            self._noise_start, start = self.vector_steps, 0
+        return self._noise[start : start + num_steps]
 
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from hotloop.runs.checkpoints import Checkpoint, Checkpoints
 from hotloop.runs.config import RunConfig, changed_fields, check_fields, from_stored
 from hotloop.runs.directory import RunDirectory
-from hotloop.runs.interrupt import delayed_interrupt
+from hotloop.runs.interrupt import delayed_interrupt, pending_interrupt
 from hotloop.runs.report import Evaluation, OnReport, Progress, Report, Result
 
 __all__ = [
@@ -32,4 +32,5 @@ __all__ = [
     "check_fields",
     "delayed_interrupt",
     "from_stored",
+    "pending_interrupt",
 ]

@@ -4,6 +4,7 @@ checkpoints/
   step-000051200/
     policy.safetensors    what acting needs: parameters and the scale of the observations
     learner.safetensors   what learning needs besides
+    replay.zip            the replay buffer, where it is to be kept; only in the last checkpoint
     state.json            the network's kind, counters, random states
   last -> step-000051200
   best -> step-000040960
@@ -36,6 +37,7 @@ from hotloop.types import Array
 
 CHECKPOINT_VERSION = 2
 
+_SMALL = ("policy.safetensors", "learner.safetensors", "state.json")
 _SCALE = ("mean", "std", "clip")
 
 
@@ -49,12 +51,17 @@ class Checkpoint:
         arrays: gives, by name, what the learner, its normaliser and its rollout need to go on; only
             called if the checkpoint is saved, perhaps much later.
         state: counters and random states, as JSON holds them; `timesteps` is always there.
+        files: what is large, by file name: each writes itself to a path, as it is when the
+            checkpoint is saved. Only the last checkpoint keeps them.
+        path: where it was read from; None: not from a file.
     """
 
     network: dict[str, Any]
     snapshot: PolicySnapshot
     arrays: Callable[[], Mapping[str, Array]] = field(repr=False)
     state: dict[str, Any]
+    files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    path: Path | None = None
 
 
 class Checkpoints:
@@ -175,6 +182,8 @@ class Checkpoints:
             policy |= {f"obs_scale.{name}": np.asarray(getattr(scale, name)) for name in _SCALE}
         for name, arrays in (("policy", policy), ("learner", checkpoint.arrays())):
             write_arrays(arrays, folder / f"{name}.safetensors")
+        for name, write in checkpoint.files.items():
+            write(folder / name)
         content = {
             "checkpoint_version": CHECKPOINT_VERSION,
             "network": checkpoint.network,
@@ -223,7 +232,9 @@ class Checkpoints:
             if self._find(name) != target:  # a training has just replaced it
                 return self._load(name, with_learner=with_learner)
             raise self._damaged(name, error) from error
-        return Checkpoint(network=network, snapshot=snapshot, arrays=lambda: arrays, state=state)
+        return Checkpoint(
+            network=network, snapshot=snapshot, arrays=lambda: arrays, state=state, path=target
+        )
 
     def _damaged(self, name: str, error: Exception) -> CheckpointError:
         broken = self._find(name)
@@ -252,6 +263,10 @@ class Checkpoints:
         unlinked = sorted(p for p in self.path.glob("step-*") if p.name not in linked)
         for path in unlinked[: max(0, len(unlinked) - keep)]:
             shutil.rmtree(path, ignore_errors=True)
+        last = self._find("last").name
+        for path in self.path.glob("step-*/*"):
+            if path.parent.name != last and path.name not in _SMALL:
+                path.unlink(missing_ok=True)
 
     def _remove_leftovers(self) -> None:
         for path in self.path.glob(".*"):

@@ -15,7 +15,7 @@ from hotloop.errors import ConfigError
 MAY_CHANGE = frozenset(
     {
         *("total_timesteps", "runs_dir", "run_dir", "track"),
-        *("checkpoint_interval", "keep_checkpoints"),
+        *("checkpoint_interval", "keep_checkpoints", "save_replay", "report_interval"),
         *("eval_interval", "eval_episodes", "eval_videos"),
     }
 )

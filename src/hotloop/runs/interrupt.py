@@ -8,6 +8,52 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Pending:
+    """Whether a signal waits to be acted on."""
+
+    def __init__(self) -> None:
+        self.arrived: list[int] = []
+
+    @property
+    def has_come(self) -> bool:
+        """True from the first signal on."""
+        return bool(self.arrived)
+
+
+@contextmanager
+def pending_interrupt() -> Iterator[Pending]:
+    """Tell the body of SIGINT, SIGTERM and SIGHUP, which are acted on when it has ended.
+
+    The body is to look, and to end soon. A second signal is acted on at once, for where it can't.
+    Outside the main thread, where signals don't arrive, it does nothing.
+    """
+    pending = Pending()
+    if threading.current_thread() is not threading.main_thread():
+        yield pending
+        return
+
+    def note(number: int, frame: Any) -> None:
+        pending.arrived.append(number)
+        if len(pending.arrived) > 1:
+            restore()
+            signal.raise_signal(number)
+
+    before = {number: signal.signal(number, note) for number in _ENDING}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    try:
+        yield pending
+    finally:
+        restore()
+    for number in pending.arrived[:1]:
+        signal.raise_signal(number)
+
 
 @contextmanager
 def delayed_interrupt() -> Iterator[None]:
@@ -22,7 +68,7 @@ def delayed_interrupt() -> Iterator[None]:
     arrived: list[tuple[int, Any]] = []
     before = {
         number: signal.signal(number, lambda *args: arrived.append(args))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in _ENDING
     }
     try:
         yield

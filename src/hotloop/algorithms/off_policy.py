@@ -1,0 +1,570 @@
+"""What SAC, TD3 and DQN share: collecting into a replay buffer, and learning from batches of it.
+
+An algorithm's file has its losses, its update and its learner; here is the loop around them. A
+round collects `train_frequency` steps of every environment and then makes the updates that are due,
+`update_to_data` for each transition; an iteration is the rounds between two reports.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotloop.algorithms.session import Session
+from hotloop.envs import VectorEnv
+from hotloop.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailure,
+    NonFiniteError,
+    NonFiniteUpdate,
+)
+from hotloop.learner import Compile, Execution
+from hotloop.ops.products import has_fast_bfloat16
+from hotloop.policies import ActingPolicy, Actor, Exploration, PolicySnapshot
+from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Sampler, Uniform
+from hotloop.replay import Batch as Drawn
+from hotloop.rollouts import InlineRollout, RolloutState
+from hotloop.runs import Checkpoint, Result, RunConfig, check_fields, pending_interrupt
+from hotloop.timing import span
+from hotloop.types import Array, Fragment
+
+# Updates whose batches are drawn in one call: it saves a few µs each, and more would leave the
+# cache before they are used.
+MAX_DRAWN = 8
+REPLAY_FILE = "replay.zip"
+
+_BY_PRIORITY = ("prioritized", "rank")
+
+
+def available_threads() -> int:
+    """Cores for products of 256×256, which two cores do in half the time, eight hardly sooner."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(count or 1, 4)
+
+
+def check_precision(precision: str) -> None:
+    """Refuse what is no precision.
+
+    Raises:
+        ConfigError: it is neither float32 nor bfloat16.
+    """
+    if precision not in ("float32", "bfloat16"):
+        raise ConfigError(f"`precision` must be 'float32' or 'bfloat16', got {precision!r}")
+
+
+def warn_of_slow(precision: str) -> None:
+    """Say that a precision is slow on this CPU."""
+    if precision == "bfloat16" and not has_fast_bfloat16():
+        warnings.warn(
+            "this CPU has no instructions for bfloat16 (AVX512-BF16 or AMX): rounded numbers are "
+            "multiplied in float32 instead, which gives the same but for the order of sums, and is "
+            "slower than `precision` 'float32'",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(RunConfig):
+    """The options that all algorithms with a replay buffer have."""
+
+    num_envs: int = 1
+    """N, environments side by side."""
+    batch_size: int = 256
+    """B, transitions in one update."""
+    buffer_size: int = 1_000_000
+    """Transitions that are kept; then each new one replaces the oldest."""
+    learning_starts: int = 5_000
+    """Transitions to collect before the first update."""
+    train_frequency: int = 1
+    """Steps of each environment between two rounds of updates."""
+    update_to_data: float = 1.0
+    """Updates for each transition collected since learning began."""
+    gamma: float = 0.99
+    """Discount γ."""
+    n_step: int = 1
+    """n: rewards of so many steps before the value of what follows."""
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of all networks."""
+    activation: Literal["tanh", "relu"] = "relu"
+    """After each hidden layer of the policy; critics have relu."""
+    replay: Literal["uniform", "prioritized", "proportional", "rank"] = "uniform"
+    """How batches are drawn: uniformly; by TD error (Schaul et al. 2016), its value or its rank; or
+    in proportion to the return that a transition's episode earned."""
+    replay_alpha: float | None = None
+    """prioritized, rank: how much priorities count; None: 0.6, 0.7."""
+    replay_beta: float | None = None
+    """prioritized, rank: β of the importance weights at first, 1 in the end; None: 0.4, 0.5."""
+    replay_weight_from: Literal["episode_return", "return_so_far", "return_to_go"] | None = None
+    """proportional: which return; None: the episode's whole one."""
+    replay_shift: float | None = None
+    """proportional: added to all returns; None: as much as makes the least one 0."""
+    replay_replacement: bool | None = None
+    """uniform, proportional: may one batch hold a transition twice; None: yes, no."""
+    save_replay: bool = False
+    """Keep the buffer with the last checkpoint: a resumed run then ends with the same weights."""
+    report_interval: int = 1_000
+    """Transitions between two lines of metrics, in whole rounds."""
+    compile: Compile = "auto"
+    """Run the updates as compiled graphs: some 20 s at first, 5 s when cached."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(
+            self,
+            counts=("batch_size", "buffer_size", "train_frequency", "n_step", "report_interval"),
+            positive=("update_to_data",),
+            not_negative=("learning_starts", "replay_alpha", "replay_beta"),
+            fractions=("gamma",),
+        )
+        if not isinstance(self.learning_starts, int):
+            raise ConfigError(f"`learning_starts` must be an integer, got {self.learning_starts}")
+        if not self.hidden_sizes:
+            raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
+        if self.learning_starts >= self.total_timesteps:
+            raise ConfigError(
+                f"`learning_starts` must be less than `total_timesteps`, or nothing is learned, got "
+                f"{self.learning_starts:,} of {self.total_timesteps:,}: lower the one or raise the "
+                "other"
+            )
+        if self.buffer_size < self.batch_size + self.n_step - 1:
+            raise ConfigError(
+                f"`buffer_size` must hold a batch, `batch_size` = {self.batch_size}"
+                + (f" and {self.n_step - 1} more for `n_step`" if self.n_step > 1 else "")
+                + f", got {self.buffer_size}: raise it"
+            )
+        if self.update_to_data * self.batch_size > 1e6:
+            raise ConfigError(
+                f"`update_to_data` must leave an end in sight, got {self.update_to_data}: 1 is "
+                "usual, 20 is much"
+            )
+        for setting, kinds in (
+            ("replay_alpha", _BY_PRIORITY),
+            ("replay_beta", _BY_PRIORITY),
+            ("replay_weight_from", ("proportional",)),
+            ("replay_shift", ("proportional",)),
+            ("replay_replacement", ("uniform", "proportional")),
+        ):
+            if getattr(self, setting) is not None and self.replay not in kinds:
+                raise ConfigError(
+                    f"`{setting}` belongs to `replay` {' or '.join(kinds)}, got {self.replay}: "
+                    "leave one of them out"
+                )
+        self.sampler()
+
+    @property
+    def num_updates(self) -> int:
+        """Updates in the whole run."""
+        return int(self.update_to_data * (self.total_timesteps - self.learning_starts))
+
+    def sampler(self) -> Sampler:
+        """How batches are drawn."""
+        given = {
+            name: getattr(self, f"replay_{name}")
+            for name in ("alpha", "beta", "shift", "replacement")
+            if getattr(self, f"replay_{name}") is not None
+        }
+        if self.replay == "uniform":
+            return Uniform(**given)
+        if self.replay == "proportional":
+            return Proportional(**{"replacement": False, **given})
+        kind = Prioritized if self.replay == "prioritized" else RankBased
+        return kind(beta_samples=max(self.num_updates, 1), **given)
+
+    def make_replay(self, envs: VectorEnv) -> ReplayBuffer:
+        """An empty buffer for an environment's transitions."""
+        weight_from = None
+        if self.replay == "proportional":
+            weight_from = self.replay_weight_from or "episode_return"
+        return ReplayBuffer.for_env(
+            envs,
+            self.buffer_size,
+            sampler=self.sampler(),
+            weight_from=weight_from,
+            n_step=self.n_step,
+            gamma=self.gamma,
+            seed=self.seed,
+        )
+
+    def random_steps(self) -> int:
+        """Steps of each environment before learning begins."""
+        return -(-self.learning_starts // self.num_envs)
+
+
+class Batch(NamedTuple):
+    """Transitions that one update learns from.
+
+    Attributes:
+        obs: (B, *obs_shape).
+        action: (B, *action_shape), as the environment took it.
+        reward: float32, (B,), of n steps.
+        next_obs: (B, *obs_shape), n steps later, the true successor.
+        discount: float32, (B,): γ to the power of the steps between, 0 where the episode
+            terminated: the target is `reward + discount · V(next_obs)`, and truncation does not
+            stop the bootstrap.
+        importance: float32, (B,), by which losses are weighed; 1 where batches are not drawn by
+            priorities.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    next_obs: Tensor
+    discount: Tensor
+    importance: Tensor
+
+
+class Metrics:
+    """What updates said of themselves, kept where the tensors are until it is reported.
+
+    Args:
+        names: what the numbers are, by kind of update.
+    """
+
+    def __init__(self, names: Mapping[str, tuple[str, ...]]) -> None:
+        self._names = names
+        self._rows: dict[str, list[Tensor]] = {}
+        self._updates: dict[str, list[int]] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._rows = {kind: [] for kind in self._names}
+        self._updates = {kind: [] for kind in self._names}
+
+    def add(self, kind: str, row: Tensor, update: int) -> None:
+        """Keep the numbers of one update."""
+        self._rows[kind].append(row)
+        self._updates[kind].append(update)
+
+    def means(self) -> dict[str, float]:
+        """By name, over all updates that were kept."""
+        means: dict[str, float] = {}
+        for kind, rows in self._rows.items():
+            if rows:
+                values = torch.stack(rows).mean(0).tolist()
+                means |= dict(zip(self._names[kind], values, strict=True))
+        return means
+
+    def first_bad(self) -> tuple[int, list[str]] | None:
+        """The number of the first update that was not finite, and what was not; None: all were."""
+        found: list[tuple[int, list[str]]] = []
+        for kind, rows in self._rows.items():
+            if not rows:
+                continue
+            bad = ~torch.stack(rows).isfinite()
+            if bad.any():
+                first = int(bad.any(1).int().argmax())
+                names = [
+                    name for name, is_bad in zip(self._names[kind], bad[first], strict=True) if is_bad
+                ]
+                found.append((self._updates[kind][first], names))
+        return min(found, default=None)
+
+
+class Learner(Protocol):
+    """The owner of all that learning changes.
+
+    Attributes:
+        acting: the actor's parameters as acting reads them: memory that changes in place.
+        executions: how its updates run.
+        metrics: what they said.
+        num_updates: how many there were.
+    """
+
+    acting: dict[str, Array]
+    executions: Sequence[Execution]
+    metrics: Metrics
+    num_updates: int
+
+    def update(self, batch: Batch) -> Tensor:
+        """Learn from a batch; gives |TD error|, float32, (B,)."""
+        ...
+
+    def publish(self) -> None:
+        """Bring `acting` up to date."""
+        ...
+
+    def is_finite(self) -> bool:
+        """Whether all parameters are."""
+        ...
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Copies of everything but `acting`, for a checkpoint."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Counters and random states, for a checkpoint."""
+        ...
+
+    def load(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> None:
+        """Go on from a checkpoint and its arrays."""
+        ...
+
+
+class Batches:
+    """Draws from the buffer, as tensors in memory that stays where it is.
+
+    Args:
+        buffer: drawn from.
+        batch_size: B.
+        gamma: γ, for transitions of one step.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, batch_size: int, gamma: float) -> None:
+        self._buffer = buffer
+        self._batch_size = batch_size
+        self._gamma = np.float32(gamma)
+        self._n_step = buffer.settings["n_step"]
+        self._drawn: dict[int, tuple[Drawn, Array, list[Batch]]] = {}
+
+    def draw(self, count: int) -> tuple[list[Batch], Array]:
+        """`count` batches in one call, and the numbers of their transitions, (count · B,)."""
+        size = count * self._batch_size
+        kept = self._drawn.get(count)
+        if kept is None:
+            drawn = self._buffer.sample(size)
+            kept = self._drawn[count] = self._with_tensors(drawn, count)
+        else:
+            self._buffer.sample(size, out=kept[0])
+        drawn, discount, batches = kept
+        if self._n_step == 1:
+            np.logical_not(drawn.terminated, out=discount)
+            np.multiply(discount, self._gamma, out=discount)
+        return batches, drawn.index
+
+    def _with_tensors(self, drawn: Drawn, count: int) -> tuple[Drawn, Array, list[Batch]]:
+        discount = np.empty(len(drawn), np.float32) if self._n_step == 1 else drawn.discount
+        has_importance = "importance" in drawn.keys()  # noqa: SIM118  (its items are attributes)
+        fields = {
+            "obs": drawn.obs,
+            "action": drawn.action,
+            "reward": drawn.reward,
+            "next_obs": drawn.next_obs,
+            "discount": discount,
+            "importance": drawn.importance if has_importance else np.ones(len(drawn), np.float32),
+        }
+        tensors = {name: torch.from_numpy(x).chunk(count) for name, x in fields.items()}
+        batches = [Batch(*parts) for parts in zip(*tensors.values(), strict=True)]
+        return drawn, discount, batches
+
+
+def run(
+    config: OffPolicyConfig,
+    session: Session,
+    *,
+    actor: Actor,
+    learner: Learner,
+    exploration: Exploration,
+) -> Result:
+    """Train until the steps are done or the run is told to stop.
+
+    Args:
+        config: the run's.
+        session: the run's surroundings.
+        actor: what acts.
+        learner: of its parameters.
+        exploration: how it departs from what it thinks best while it collects.
+
+    Raises:
+        EnvironmentFailure, NonFiniteUpdate, NonFiniteError, CheckpointError: see `train`.
+    """
+    with span("make_replay"):
+        buffer = config.make_replay(session.envs)
+        batches = Batches(buffer, config.batch_size, config.gamma)
+    policy = ActingPolicy(actor, PolicySnapshot(0, learner.acting), exploration=exploration)
+    rollout = InlineRollout(
+        session.envs, policy, num_steps=config.train_frequency, seed=config.seed
+    )
+    session.check_network(actor)
+    described = actor.to_json()
+    loop = _Loop(config, learner, policy, rollout, buffer, batches)
+    iteration, began_anew, notes = 0, [], []
+    if session.resumed_from is not None:
+        resumed, arrays = session.resumed_from, session.resumed_from.arrays()
+        iteration = resumed.state["iteration"]
+        learner.load(resumed, arrays)
+        policy.refresh(learner.num_updates)
+        began_anew = rollout.restore(arrays, resumed.state["rollout"])
+        notes = loop.restore_replay(resumed)
+        for env in began_anew:
+            buffer.cut(env)
+
+    execution = learner.executions[0].choice.reason
+    wants_to_stop = session.begin(execution=execution, began_anew=began_anew, notes=notes)
+    while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
+        iteration += 1
+        # Ctrl-C ends the iteration after a round, where all parts agree on how far they have come.
+        with pending_interrupt() as interrupt:
+            loop.run_iteration(interrupt)
+            metrics = loop.check_and_sum_up()
+            with span("publish"):
+                state = rollout.state()
+                params = {name: array.copy() for name, array in learner.acting.items()}
+                checkpoint = Checkpoint(
+                    network=described,
+                    snapshot=PolicySnapshot(learner.num_updates, params),
+                    arrays=partial(_arrays, learner.to_arrays(), state),
+                    state={
+                        "timesteps": state.num_transitions,
+                        "iteration": iteration,
+                        "learner": learner.to_json(),
+                        "replay": loop.to_json(),
+                        "rollout": state.to_json(),
+                    },
+                    files={REPLAY_FILE: buffer.save} if config.save_replay else {},
+                )
+            wants_to_stop = session.end_iteration(checkpoint, rollout.pop_episodes(), metrics)
+    return session.result(policy, learner.executions, is_stopped=wants_to_stop)
+
+
+class _Loop:
+    """The rounds, and the count of what is due."""
+
+    def __init__(
+        self,
+        config: OffPolicyConfig,
+        learner: Learner,
+        policy: ActingPolicy,
+        rollout: InlineRollout,
+        buffer: ReplayBuffer,
+        batches: Batches,
+    ) -> None:
+        self._config = config
+        self._learner = learner
+        self._policy = policy
+        self._rollout = rollout
+        self._buffer = buffer
+        self._batches = batches
+        self._by_priority = config.replay in _BY_PRIORITY
+        # Transitions when learning began; None: it has not yet.
+        self._began: int | None = None
+        self._done = 0  # updates since then
+        # The numbers of what each update of this iteration learned from.
+        self._indices: list[Array] = []
+
+    def to_json(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"began": self._began, "done": self._done, "added": self._buffer.num_added}
+
+    def restore_replay(self, checkpoint: Checkpoint) -> list[str]:
+        """Go on from a checkpoint; gives what the user should know of it, in sentences."""
+        state, buffer = checkpoint.state["replay"], self._buffer
+        path = checkpoint.path / REPLAY_FILE if checkpoint.path is not None else None
+        if path is None or not path.is_file():
+            # Learning waits until as much was collected as it waited for at first.
+            self._began = None
+            return [
+                "the replay buffer was not kept with this checkpoint and begins empty "
+                "(`save_replay` keeps it)"
+            ]
+        with span("restore_replay"):
+            buffer.restore(path)
+        self._began, self._done = state["began"], state["done"]
+        ahead = buffer.num_added - state["added"]
+        if ahead < 0:
+            raise CheckpointError(
+                f"{path} holds {-ahead} transitions fewer than its checkpoint was made with: take "
+                "another checkpoint, or remove the file to begin with an empty buffer"
+            )
+        if ahead:
+            return [f"the replay buffer holds {ahead} transitions from after the checkpoint"]
+        return []
+
+    def run_iteration(self, interrupt: Any) -> None:
+        """Rounds until a report is due, the run is done, or a signal has come."""
+        config, rollout = self._config, self._rollout
+        end = min(rollout.num_transitions + config.report_interval, config.total_timesteps)
+        self._learner.metrics.clear()
+        self._indices.clear()
+        while rollout.num_transitions < end and not interrupt.has_come:
+            try:
+                with span("collect"):
+                    fragment = rollout.collect()
+            except (EnvironmentFailure, NonFiniteError):
+                self.check_and_sum_up()  # an update may have been the cause
+                raise
+            with span("store"):
+                self._store(fragment)
+            due = self._num_due()
+            while due > 0:
+                count = 1 if self._by_priority else min(due, MAX_DRAWN)
+                self._learn(count)
+                due -= count
+                self._done += count
+
+    def check_and_sum_up(self) -> dict[str, float]:
+        """The iteration's metrics.
+
+        Raises:
+            NonFiniteUpdate: an update was not finite.
+        """
+        learner = self._learner
+        bad = learner.metrics.first_bad()
+        if bad is None and not learner.is_finite():
+            bad = learner.num_updates, ["the parameters"]
+        if bad is not None:
+            number, names = bad
+            index = self._indices[number - 1 - (learner.num_updates - len(self._indices))]
+            oldest = self._buffer.num_added - len(self._buffer)
+            batch = self._buffer.get(index[index >= oldest])
+            raise NonFiniteUpdate(names, number, {name: batch[name] for name in batch})
+        return {
+            **learner.metrics.means(),
+            "num_updates": float(learner.num_updates),
+            "replay_size": float(len(self._buffer)),
+        }
+
+    def _store(self, fragment: Fragment) -> None:
+        flat = {
+            name: array.reshape(-1, *array.shape[2:])
+            for name, array in (
+                ("obs", fragment.obs),
+                ("action", fragment.action),
+                ("reward", fragment.reward),
+                ("next_obs", fragment.next_obs),
+                ("terminated", fragment.terminated),
+                ("truncated", fragment.truncated),
+            )
+        }
+        valid = fragment.valid.reshape(-1)
+        self._buffer.extend(**flat, valid=None if valid.all() else valid)
+
+    def _num_due(self) -> int:
+        """Updates to make now."""
+        config, collected = self._config, self._rollout.num_transitions
+        if self._began is None:
+            enough = max(config.learning_starts, 1)
+            if collected < enough or len(self._buffer) < config.batch_size:
+                return 0
+            self._began = collected - 1  # the transition that learning waited for is the first
+            self._done = 0
+        return int(config.update_to_data * (collected - self._began)) - self._done
+
+    def _learn(self, count: int) -> None:
+        batches, index = self._batches.draw(count)
+        learner = self._learner
+        self._indices.extend(index.copy().reshape(count, -1))
+        for batch in batches:
+            with span("update"):
+                td_error = learner.update(batch)
+        if self._by_priority:
+            with span("update_priorities"):
+                self._buffer.update_weights(index, td_error.numpy())
+        with span("publish"):
+            learner.publish()
+            self._policy.refresh(learner.num_updates)
+
+
+def _arrays(learner: Mapping[str, Array], rollout: RolloutState) -> dict[str, Array]:
+    """What a checkpoint holds; only put together if it is saved."""
+    return {**learner, **rollout.to_arrays()}

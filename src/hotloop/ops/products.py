@@ -1,0 +1,77 @@
+"""Matrix products in float32 or bfloat16, as torch functions."""
+
+from __future__ import annotations
+
+import platform
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Precision = Literal["float32", "bfloat16"]
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices by instructions of its own."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    wanted = ("avx512_bf16", "amx_bf16", "bf16")
+    return any(capabilities.get(name) for name in wanted) or platform.machine() == "arm64"
+
+
+_HAS_FAST_BFLOAT16 = has_fast_bfloat16()
+
+
+def product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
+    """left · right, a matrix each or a stack of K of them.
+
+    In bfloat16, operands and result, and in the gradient likewise, are rounded to 8 bits of
+    mantissa, and sums are kept in float32: what `torch.autocast` does. Where the CPU has no
+    instructions for it, it is the float32 product of rounded operands, which gives the same
+    numbers but for the order of the sums, 20 to 70 times as fast as torch's own way there.
+
+    Args:
+        left: float32, (B, D) or (K, B, D).
+        right: float32, (D, H) or (K, D, H).
+        precision: of operands and result.
+
+    Returns:
+        float32, (B, H) or (K, B, H).
+    """
+    multiply = torch.mm if left.ndim == 2 else torch.bmm
+    if precision == "float32":
+        return multiply(left, right)
+    if _HAS_FAST_BFLOAT16:
+        return multiply(left.to(torch.bfloat16), right.to(torch.bfloat16)).to(torch.float32)
+    return rounded(multiply(rounded(left), rounded(right)))
+
+
+def rounded(x: Tensor) -> Tensor:
+    """What bfloat16 keeps of float32; so is the gradient."""
+    return _Rounded.apply(x)  # pyright: ignore[reportReturnType]
+
+
+class _Rounded(torch.autograd.Function):
+    """Spelled out, since a compiler takes two casts in a row for none."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return _round(x)
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: object, *grad_outputs: Tensor) -> Tensor:
+        return _round(grad_outputs[0])
+
+
+def _round(x: Tensor) -> Tensor:
+    """To the nearest of 8 bits of mantissa, by Veltkamp's splitting: Dekker 1971, section 5.
+
+    On the bits themselves it is exact for numbers beyond 1e33 too, but is compiled to scalars.
+    """
+    raised = x * 65537.0  # 2^16 + 1
+    return raised - (raised - x)
