@@ -54,7 +54,7 @@ bench: $(VENV)/installed
 	$(BIN)/python -m bench train --env-id CartPole-v1 --repeats 3 --compile auto --cold
 	$(BIN)/python -m bench train --env-id CartPole-v1 --repeats 2 --compile on --cold
 	$(BIN)/python -m bench train --env-id HalfCheetah-v5 --timesteps 40960 --repeats 3
-	$(BIN)/python -m bench curves --env-id HalfCheetah-v5 --seeds 20
+	$(BIN)/python -m bench curves --env-id HalfCheetah-v5 --timesteps 200000 --seeds 20
 	$(BIN)/python -m bench learning
 	$(BIN)/python -m bench replay
 	$(BIN)/python -m bench bandit

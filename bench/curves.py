@@ -1,11 +1,12 @@
 """As good as the peer? Learning curves over seeds, and the difference over the last tenth.
 
-    python -m bench curves --env-id HalfCheetah-v5 --timesteps 200000 --seeds 10
+    python -m bench curves --algorithm sac --env-id HalfCheetah-v5 --timesteps 100000 --seeds 5
 
-Ours are trained; the peer's are taken from the stored result (`--peer` trains those
-that are missing, minutes each). Printed and stored: the mean return of the last tenth of the
-steps of every seed, and the lower 95 % bound of the relative difference of the means (Welch's
-t-interval, one-sided, over the peer's mean): as good as the peer is what lies above -15 %.
+Ours are trained, `--jobs` of them side by side; the peer's are taken from the stored result
+(`--peer` trains those that are missing, minutes each). Printed and stored: the mean return of the
+last tenth of the steps of every seed, and the lower 95 % bound of the relative difference of the
+means (Welch's t-interval, one-sided, over the peer's mean): as good as the peer is what lies above
+-15 %.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import argparse
 import math
 import statistics
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bench import storage
-from bench.train import SETTINGS, last_tenth, run_in_process
+from bench.train import add_options, complete, last_tenth, run_in_process
 from hotloop.runs.comparison import student_t
 
 
@@ -35,30 +37,37 @@ def lower_bound(ours: list[float], peer: list[float]) -> float:
 def main() -> int:
     """Train, compare, print, store."""
     parser = argparse.ArgumentParser(prog="python -m bench curves", description=__doc__)
-    parser.add_argument("--algorithm", default="ppo", choices=["ppo"])
-    parser.add_argument("--env-id", default="HalfCheetah-v5", choices=sorted(SETTINGS))
-    parser.add_argument("--timesteps", type=int, default=200_000)
+    add_options(parser)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     parser.add_argument("--against", default="sb3", choices=["sb3"])
     parser.add_argument("--compile", default="auto", choices=["auto", "on", "off"])
     parser.add_argument("--peer", action="store_true", help="train the peer's missing seeds")
     options = parser.parse_args()
+    complete(parser, options)
     name = f"curves_{options.algorithm}_{options.env_id}"
+    stored = []
     try:
         stored = storage.load(name)["runs"][options.against]
     except FileNotFoundError:
-        stored = []
+        print(f"no stored curves of {options.against} on {options.env_id}: `--peer` trains them")
     runs: dict[str, list[dict[str, Any]]] = {"hotloop": [], options.against: stored}
-    for seed in range(1, options.seeds + 1):
-        wanted = ["hotloop"]
-        if options.peer and seed not in [run["seed"] for run in stored]:
-            wanted.append(options.against)
-        for who in wanted:
-            run = run_in_process(who, options, seed)
-            kept = {"seed": seed, "episodes": run["episodes"]}
+    wanted = [("hotloop", seed) for seed in range(1, options.seeds + 1)]
+    if options.peer:
+        known = [run["seed"] for run in stored]
+        wanted += [(options.against, s) for s in range(1, options.seeds + 1) if s not in known]
+
+    def train(one: tuple[str, int]) -> tuple[str, dict[str, Any]]:
+        who, seed = one
+        run = run_in_process(who, options, seed)
+        kept = {"seed": seed, "episodes": run["episodes"]}
+        print(f"{who:8} seed {seed}: {last_tenth(kept, options.timesteps):.1f}", flush=True)
+        return who, kept
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for who, kept in pool.map(train, wanted):
             runs[who].append(kept)
-            print(f"{who:8} seed {seed}: {last_tenth(kept, options.timesteps):.1f}", flush=True)
+    name += "" if options.precision == "float32" else f"_{options.precision}"
     late = {who: [last_tenth(run, options.timesteps) for run in done] for who, done in runs.items()}
     ours, peer = late["hotloop"], late[options.against]
     bound = lower_bound(ours, peer)

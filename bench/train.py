@@ -21,91 +21,187 @@ import tempfile
 import time
 from typing import Any
 
+import numpy as np
+
 from bench import storage
 
-# What both are given; for HalfCheetah-v5 these are Stable-Baselines3's defaults.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {"num_envs": 8, "num_steps": 128, "num_minibatches": 4},
-    "HalfCheetah-v5": {"num_envs": 1, "num_steps": 2048, "num_minibatches": 32},
-    "Pendulum-v1": {"num_envs": 1, "num_steps": 2048, "num_minibatches": 32},
+# What all are given, by algorithm and environment, in hotloop's words; other values are
+# Stable-Baselines3's defaults. The first environment is the default.
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "ppo": {
+        "CartPole-v1": {"num_envs": 8, "num_steps": 128, "num_minibatches": 4},
+        "HalfCheetah-v5": {"num_envs": 1, "num_steps": 2048, "num_minibatches": 32},
+        "Pendulum-v1": {"num_envs": 1, "num_steps": 2048, "num_minibatches": 32},
+    },
+    "sac": {"HalfCheetah-v5": {"learning_starts": 5_000}},
+    "td3": {"HalfCheetah-v5": {"learning_starts": 5_000}},
+    # CleanRL's hyper-parameters.
+    "dqn": {
+        "CartPole-v1": {
+            "learning_starts": 10_000,
+            "train_frequency": 10,
+            "batch_size": 128,
+            "buffer_size": 10_000,
+            "target_interval": 500,
+            "exploration_fraction": 0.5,
+            "epsilon_end": 0.05,
+            "hidden_sizes": (120, 84),
+            "learning_rate": 2.5e-4,
+        }
+    },
 }
-LEARNING_RATE = 3e-4
-EPOCHS = 10
+# For both, where they are not hotloop's defaults.
+COMMON: dict[str, dict[str, Any]] = {
+    "ppo": {"learning_rate": 3e-4, "update_epochs": 10, "anneal_learning_rate": False},
+    "sac": {"policy_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "policy_frequency": 1},
+    "td3": {"learning_rate": 1e-3},
+    "dqn": {"double": False, "huber": 1.0, "max_grad_norm": 10.0, "update_to_data": 0.1},
+}
+# Cores that every contender's update gets; tiny networks are slower on two.
+THREADS = {"ppo": 1, "sac": 2, "td3": 2, "dqn": 1}
+TIMESTEPS = {"ppo": 102_400, "sac": 10_000, "td3": 10_000, "dqn": 100_000}
 
 
 def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
     """One training with hotloop."""
-    from hotloop.algorithms import ppo
+    import importlib
+
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import episodes_of
 
+    algorithm = importlib.import_module(f"hotloop.algorithms.{options.algorithm}")
+    precision = {"precision": options.precision} if options.algorithm in ("sac", "td3") else {}
     with tempfile.TemporaryDirectory() as folder:
-        result = ppo.train(
-            ppo.Config(
+        result = algorithm.train(
+            algorithm.Config(
                 env_id=options.env_id,
                 total_timesteps=options.timesteps,
                 seed=options.seed,
-                learning_rate=LEARNING_RATE,
-                anneal_learning_rate=False,
-                update_epochs=EPOCHS,
                 torch_threads=options.threads,
                 compile=options.compile,
                 runs_dir=folder,
-                **SETTINGS[options.env_id],
+                **precision,
+                **COMMON[options.algorithm],
+                **SETTINGS[options.algorithm][options.env_id],
             )
         )
         steps, returns = episodes_of(RunDirectory.open(result.run_dir))
+        lines = RunDirectory.open(result.run_dir).metrics()
     return {
         "timesteps": result.timesteps,
         "loop_s": result.elapsed_s - result.compile_s,
         "compile_s": result.compile_s,
+        "passed": [[line["timesteps"], line["elapsed_s"] - result.compile_s] for line in lines],
         "episodes": [[int(s), float(r)] for s, r in zip(steps, returns, strict=True)],
     }
 
 
 def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
     """One training with Stable-Baselines3."""
+    import stable_baselines3  # pyright: ignore[reportMissingImports]
     import torch
-    from stable_baselines3 import PPO  # pyright: ignore[reportMissingImports]
-    from stable_baselines3.common.callbacks import BaseCallback  # pyright: ignore[reportMissingImports]
-    from stable_baselines3.common.env_util import make_vec_env  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(options.threads)
+    settings = SETTINGS[options.algorithm][options.env_id]
+    if options.algorithm == "ppo":
+        batch = settings["num_envs"] * settings["num_steps"]
+        given = {
+            "n_steps": settings["num_steps"],
+            "batch_size": batch // settings["num_minibatches"],
+            "n_epochs": COMMON["ppo"]["update_epochs"],
+            "learning_rate": COMMON["ppo"]["learning_rate"],
+        }
+    else:
+        given = _off_policy_settings(options.algorithm, settings)
+    kind = getattr(stable_baselines3, options.algorithm.upper())
+    return _run_baselines(kind, options, {**given, "device": "cpu"})
+
+
+def run_sbx(options: argparse.Namespace) -> dict[str, Any]:
+    """One training with sbx, Stable-Baselines in JAX, whose compiler takes what cores there are."""
+    import sbx  # pyright: ignore[reportMissingImports]
+
+    settings = SETTINGS[options.algorithm][options.env_id]
+    given = _off_policy_settings(options.algorithm, settings)
+    return _run_baselines(getattr(sbx, options.algorithm.upper()), options, given)
+
+
+def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Hotloop's words in those of Stable-Baselines3."""
+    given: dict[str, Any] = {"learning_starts": settings["learning_starts"]}
+    widths = list(settings.get("hidden_sizes", (256, 256)))
+    given["policy_kwargs"] = {"net_arch": widths}
+    if algorithm == "sac":
+        return {**given, "learning_rate": COMMON["sac"]["policy_learning_rate"]}
+    if algorithm == "td3":
+        from stable_baselines3.common.noise import (  # pyright: ignore[reportMissingImports]
+            NormalActionNoise,
+        )
+
+        noise = NormalActionNoise(np.zeros(6), np.full(6, 0.1))
+        rate = COMMON["td3"]["learning_rate"]
+        return {**given, "learning_rate": rate, "batch_size": 256, "action_noise": noise}
+    return {
+        **given,
+        "learning_rate": settings["learning_rate"],
+        "batch_size": settings["batch_size"],
+        "buffer_size": settings["buffer_size"],
+        "train_freq": settings["train_frequency"],
+        "target_update_interval": settings["target_interval"],
+        "exploration_fraction": settings["exploration_fraction"],
+        "exploration_final_eps": settings["epsilon_end"],
+    }
+
+
+def _run_baselines(kind: Any, options: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
+    """One training with a library that has Stable-Baselines3's interface."""
+    from stable_baselines3.common.callbacks import (  # pyright: ignore[reportMissingImports]
+        BaseCallback,
+    )
+    from stable_baselines3.common.env_util import (  # pyright: ignore[reportMissingImports]
+        make_vec_env,
+    )
+
     episodes: list[list[float]] = []
+    passed: list[list[float]] = []
+    started = time.perf_counter()
 
     class Episodes(BaseCallback):
-        """Keeps every episode's return."""
+        """Keeps every episode's return, and the time every so often."""
 
         def _on_step(self) -> bool:
             for info in self.locals["infos"]:
                 if "episode" in info:
                     episodes.append([self.num_timesteps, float(info["episode"]["r"])])
+            if self.num_timesteps % 1000 == 0:
+                passed.append([self.num_timesteps, time.perf_counter() - started])
             return True
 
-    settings = SETTINGS[options.env_id]
-    batch = settings["num_envs"] * settings["num_steps"]
-    model = PPO(
-        "MlpPolicy",
-        make_vec_env(options.env_id, n_envs=settings["num_envs"], seed=options.seed),
-        n_steps=settings["num_steps"],
-        batch_size=batch // settings["num_minibatches"],
-        n_epochs=EPOCHS,
-        learning_rate=LEARNING_RATE,
-        seed=options.seed,
-        device="cpu",
-    )
+    num_envs = SETTINGS[options.algorithm][options.env_id].get("num_envs", 1)
+    vec_env = make_vec_env(options.env_id, n_envs=num_envs, seed=options.seed)
+    model = kind("MlpPolicy", vec_env, seed=options.seed, **given)
     started = time.perf_counter()
     model.learn(options.timesteps, callback=Episodes())
-    loop_s = time.perf_counter() - started
     return {
         "timesteps": model.num_timesteps,
-        "loop_s": loop_s,
+        "loop_s": time.perf_counter() - started,
         "compile_s": 0.0,
+        "passed": passed,
         "episodes": episodes,
     }
 
 
-RUNNERS = {"hotloop": run_hotloop, "sb3": run_sb3}
+RUNNERS = {"hotloop": run_hotloop, "sb3": run_sb3, "sbx": run_sbx}
+
+
+def learning_rate_of_steps(run: dict[str, Any], learning_starts: int) -> float:
+    """Steps a second once updates are made, a fifth of the rest of the steps for warming up."""
+    begin = learning_starts + 0.2 * (run["timesteps"] - learning_starts)
+    late = [(steps, at) for steps, at in run["passed"] if steps >= begin]
+    if len(late) < 2:
+        return float("nan")
+    (first, start), (last, end) = late[0], late[-1]
+    return (last - first) / (end - start)
 
 
 def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -114,6 +210,7 @@ def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[st
         *(sys.executable, "-m", "bench", "train", "--worker", name),
         *("--env-id", options.env_id, "--timesteps", str(options.timesteps)),
         *("--seed", str(seed), "--threads", str(options.threads), "--compile", options.compile),
+        *("--algorithm", options.algorithm, "--precision", options.precision),
     ]
     with tempfile.TemporaryDirectory() as cache:
         cold = {"TORCHINDUCTOR_CACHE_DIR": cache} if getattr(options, "cold", False) else {}
@@ -149,59 +246,100 @@ def summary(runs: list[dict[str, Any]], timesteps: int) -> dict[str, Any]:
     }
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every command that trains takes."""
+    parser.add_argument("--algorithm", default="ppo", choices=sorted(SETTINGS))
+    parser.add_argument("--env-id", help="default: the algorithm's first one")
+    parser.add_argument("--timesteps", type=int, help="default: the algorithm's")
+    parser.add_argument("--threads", type=int, help="default: the algorithm's")
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
+
+
+def complete(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Fill in what depends on the algorithm."""
+    algorithm = options.algorithm
+    options.env_id = options.env_id or next(iter(SETTINGS[algorithm]))
+    if options.env_id not in SETTINGS[algorithm]:
+        parser.error(f"{algorithm} has settings for {', '.join(SETTINGS[algorithm])}")
+    options.timesteps = options.timesteps or TIMESTEPS[algorithm]
+    options.threads = options.threads or THREADS[algorithm]
+
+
 def main() -> int:
     """Measure, print, store."""
     parser = argparse.ArgumentParser(prog="python -m bench train", description=__doc__)
-    parser.add_argument("--algorithm", default="ppo", choices=["ppo"])
-    parser.add_argument("--env-id", default="CartPole-v1", choices=sorted(SETTINGS))
-    parser.add_argument("--timesteps", type=int, default=102_400)
+    add_options(parser)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--against", default="sb3", choices=["sb3"])
+    parser.add_argument(
+        "--against", nargs="+", default=["sb3"], choices=["sb3", "sbx"], help="default: sb3"
+    )
     parser.add_argument("--compile", default="on", choices=["auto", "on", "off"])
     parser.add_argument("--cold", action="store_true", help="compile into an empty cache")
     parser.add_argument("--worker", choices=sorted(RUNNERS), help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    complete(parser, options)
     if options.worker:
         print(json.dumps(RUNNERS[options.worker](options)))
         return 0
 
+    learning_starts = SETTINGS[options.algorithm][options.env_id].get("learning_starts", 0)
     if options.compile != "off" and not options.cold:
-        run_in_process(
-            "hotloop", options, seed=1
-        )  # fills the cache: what is measured is a warm one
-    runs: dict[str, list[dict[str, Any]]] = {"hotloop": [], options.against: []}
+        # Fills the cache: what is measured is a warm one.
+        short = argparse.Namespace(**{**vars(options), "timesteps": learning_starts + 1_000})
+        run_in_process("hotloop", short, seed=1)
+    runs: dict[str, list[dict[str, Any]]] = {
+        "hotloop": [],
+        **{name: [] for name in options.against},
+    }
     for seed in range(1, options.repeats + 1):
         # Alternating, and every other time the other one first.
         for name in list(runs)[:: 1 if seed % 2 else -1]:
             run = run_in_process(name, options, seed)
             runs[name].append(run)
+            rate = run["timesteps"] / run["loop_s"]
+            learning = learning_rate_of_steps(run, learning_starts)
             print(
-                f"{name:8} seed {seed}: {run['timesteps'] / run['loop_s']:8,.0f} steps/s, "
+                f"{name:8} seed {seed}: {rate:8,.0f} steps/s, {learning:8,.0f} while it learns, "
                 f"{run['compile_s']:5.1f} s compiling, {run['total_s']:6.1f} s in all, "
                 f"return {last_tenth(run, options.timesteps):.1f}",
                 flush=True,
             )
     summaries = {name: summary(done, options.timesteps) for name, done in runs.items()}
-    ours, peer = summaries["hotloop"], summaries[options.against]
+    for name, done in runs.items():
+        rates = [learning_rate_of_steps(run, learning_starts) for run in done]
+        summaries[name]["steps_per_s_while_learning"] = spread(rates)
+    ours = summaries["hotloop"]
+    ratios = {
+        name: {
+            "steps_per_s": ours["steps_per_s"]["median"] / peer["steps_per_s"]["median"],
+            "with_compiling": ours["steps_per_s_with_compiling"]["median"]
+            / peer["steps_per_s"]["median"],
+            "while_learning": ours["steps_per_s_while_learning"]["median"]
+            / peer["steps_per_s_while_learning"]["median"],
+            "total": peer["total_s"]["median"] / ours["total_s"]["median"],
+        }
+        for name, peer in summaries.items()
+        if name != "hotloop"
+    }
+    first = ratios[options.against[0]]
     result = {
         "benchmark": f"{options.algorithm} {options.env_id}",
         "command": " ".join(["python -m bench train", *sys.argv[1:]]),
         "settings": {
-            **SETTINGS[options.env_id],
-            "epochs": EPOCHS,
-            "learning_rate": LEARNING_RATE,
+            **SETTINGS[options.algorithm][options.env_id],
+            **COMMON[options.algorithm],
             "threads": options.threads,
             "timesteps": options.timesteps,
             "compile": options.compile,
+            "precision": options.precision,
             "cache": "cold" if options.cold else "warm",
         },
         "summaries": summaries,
-        "ratio_steps_per_s": ours["steps_per_s"]["median"] / peer["steps_per_s"]["median"],
-        "ratio_with_compiling": ours["steps_per_s_with_compiling"]["median"]
-        / peer["steps_per_s"]["median"],
-        "ratio_total": peer["total_s"]["median"] / ours["total_s"]["median"],
+        "ratios": ratios,
+        "ratio_steps_per_s": first["steps_per_s"],
+        "ratio_with_compiling": first["with_compiling"],
+        "ratio_total": first["total"],
         "curves": {
             name: [{"seed": run["seed"], "episodes": run["episodes"]} for run in done]
             for name, done in runs.items()
@@ -209,18 +347,23 @@ def main() -> int:
     }
     how = "" if options.compile == "on" else f"_{options.compile}"
     how += "_cold" if options.cold else ""
+    how += "" if options.precision == "float32" else f"_{options.precision}"
     path = storage.save(f"train_{options.algorithm}_{options.env_id}{how}", result)
     for name, values in summaries.items():
         rate, total = values["steps_per_s"], values["total_s"]
         within = values["steps_per_s_with_compiling"]["median"]
+        learning = values["steps_per_s_while_learning"]
         print(
             f"{name:8} {rate['median']:8,.0f} steps/s ({rate['min']:,.0f}–{rate['max']:,.0f}), "
-            f"{within:,.0f} with compiling, "
+            f"{within:,.0f} with compiling, {learning['median']:,.0f} "
+            f"({learning['min']:,.0f}–{learning['max']:,.0f}) while it learns, "
             f"{total['median']:.1f} s from prompt to end ({total['min']:.1f}–{total['max']:.1f})"
         )
-    print(
-        f"ratio: {result['ratio_steps_per_s']:.2f} in steps/s, "
-        f"{result['ratio_with_compiling']:.2f} with compiling, {result['ratio_total']:.2f} in all"
-    )
+    for name, ratio in ratios.items():
+        print(
+            f"ratio to {name}: {ratio['steps_per_s']:.2f} in steps/s, "
+            f"{ratio['while_learning']:.2f} while it learns, "
+            f"{ratio['with_compiling']:.2f} with compiling, {ratio['total']:.2f} in all"
+        )
     print(f"stored: {path.relative_to(storage.RESULTS.parent.parent)}")
     return 0
