@@ -265,7 +265,9 @@ class Metrics:
             if bad.any():
                 first = int(bad.any(1).int().argmax())
                 names = [
-                    name for name, is_bad in zip(self._names[kind], bad[first], strict=True) if is_bad
+                    name
+                    for name, is_bad in zip(self._names[kind], bad[first], strict=True)
+                    if is_bad
                 ]
                 found.append((self._updates[kind][first], names))
         return min(found, default=None)

@@ -145,7 +145,12 @@ class Networks:
 
 
 def critic_loss(
-    params: Tensor, inputs: Tensor, target: Tensor, importance: Tensor, nets: Networks, config: Config
+    params: Tensor,
+    inputs: Tensor,
+    target: Tensor,
+    importance: Tensor,
+    nets: Networks,
+    config: Config,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """L = Σ_k E[w (Q_k(s, a) − y)²], twice eq. 5 of Haarnoja et al. 2018, arXiv:1812.05905.
 

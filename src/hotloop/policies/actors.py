@@ -108,7 +108,9 @@ class Actor:
     @property
     def action_scale(self) -> tuple[Array, Array]:
         """c and h, float32, (A,): actions are c + h · u, u in [−1, 1]."""
-        low, high = (np.asarray(x, np.float64) for x in (self.action_spec.low, self.action_spec.high))
+        low, high = (
+            np.asarray(x, np.float64) for x in (self.action_spec.low, self.action_spec.high)
+        )
         return ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -143,6 +144,19 @@ def action_values(
     # A product with one column is a sum that fuses with what stands around it.
     values = (hidden * params[f"{last}.weight"].transpose(1, 2)).sum(-1)
     return values + params[f"{last}.bias"][:, :, 0]
+
+
+def first_critic(
+    critics: Critics, params: Mapping[str, Tensor]
+) -> tuple[Critics, dict[str, Tensor]]:
+    """The first of several critics, alone."""
+    alone = replace(critics, count=1)
+    width = critics.hidden_sizes[0]
+    first = {
+        name: x[..., :width] if name in ("critic.0.weight", "critic.0.bias") else x[:1]
+        for name, x in params.items()
+    }
+    return alone, first
 
 
 def _dense(

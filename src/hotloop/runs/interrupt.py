@@ -67,8 +67,7 @@ def delayed_interrupt() -> Iterator[None]:
         return
     arrived: list[tuple[int, Any]] = []
     before = {
-        number: signal.signal(number, lambda *args: arrived.append(args))
-        for number in _ENDING
+        number: signal.signal(number, lambda *args: arrived.append(args)) for number in _ENDING
     }
     try:
         yield
