@@ -30,8 +30,8 @@ from hotloop.errors import (
 from hotloop.learner import Compile, Execution
 from hotloop.ops.products import has_fast_bfloat16
 from hotloop.policies import ActingPolicy, Actor, Exploration, PolicySnapshot
-from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Sampler, Uniform
 from hotloop.replay import Batch as Drawn
+from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Sampler, Uniform
 from hotloop.rollouts import InlineRollout, RolloutState
 from hotloop.runs import Checkpoint, Result, RunConfig, check_fields, pending_interrupt
 from hotloop.timing import span
@@ -132,9 +132,9 @@ class OffPolicyConfig(RunConfig):
             raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
         if self.learning_starts >= self.total_timesteps:
             raise ConfigError(
-                f"`learning_starts` must be less than `total_timesteps`, or nothing is learned, got "
-                f"{self.learning_starts:,} of {self.total_timesteps:,}: lower the one or raise the "
-                "other"
+                "`learning_starts` must be less than `total_timesteps`, or nothing is learned, "
+                f"got {self.learning_starts:,} of {self.total_timesteps:,}: lower the one or raise "
+                "the other"
             )
         if self.buffer_size < self.batch_size + self.n_step - 1:
             raise ConfigError(
@@ -284,7 +284,7 @@ class Learner(Protocol):
     """
 
     acting: dict[str, Array]
-    executions: Sequence[Execution]
+    executions: list[Execution]
     metrics: Metrics
     num_updates: int
 
@@ -448,8 +448,8 @@ class _Loop:
         self._buffer = buffer
         self._batches = batches
         self._by_priority = config.replay in _BY_PRIORITY
-        # Transitions when learning began; None: it has not yet.
-        self._began: int | None = None
+        # Transitions when learning began; −1: it has not yet.
+        self._began = -1
         self._done = 0  # updates since then
         # The numbers of what each update of this iteration learned from.
         self._indices: list[Array] = []
@@ -464,7 +464,7 @@ class _Loop:
         path = checkpoint.path / REPLAY_FILE if checkpoint.path is not None else None
         if path is None or not path.is_file():
             # Learning waits until as much was collected as it waited for at first.
-            self._began = None
+            self._began = -1
             return [
                 "the replay buffer was not kept with this checkpoint and begins empty "
                 "(`save_replay` keeps it)"
@@ -544,7 +544,7 @@ class _Loop:
     def _num_due(self) -> int:
         """Updates to make now."""
         config, collected = self._config, self._rollout.num_transitions
-        if self._began is None:
+        if self._began < 0:
             enough = max(config.learning_starts, 1)
             if collected < enough or len(self._buffer) < config.batch_size:
                 return 0
@@ -559,9 +559,9 @@ class _Loop:
         for batch in batches:
             with span("update"):
                 td_error = learner.update(batch)
-        if self._by_priority:
-            with span("update_priorities"):
-                self._buffer.update_weights(index, td_error.numpy())
+            if self._by_priority:
+                with span("update_priorities"):
+                    self._buffer.update_weights(index, td_error.numpy())
         with span("publish"):
             learner.publish()
             self._policy.refresh(learner.num_updates)

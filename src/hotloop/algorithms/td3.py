@@ -169,7 +169,7 @@ def critic_loss(
 
 def policy_loss(
     params: Tensor, critics: Tensor, batch: Batch, nets: Networks, config: Config
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, tuple[()]]:
     """L = −E[Q_1(s, π(s))], Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1.
 
     Args:
@@ -186,7 +186,7 @@ def policy_loss(
     action = tanh(networks.actor_head(nets.actor, named, batch.obs, config.precision))
     inputs = torch.cat([batch.obs.flatten(1).to(torch.float32), action], 1)
     first, first_named = networks.first_critic(nets.critics, nets.critics_layout.unpack(critics))
-    return -networks.action_values(first, first_named, inputs, config.precision).mean(), None
+    return -networks.action_values(first, first_named, inputs, config.precision).mean(), ()
 
 
 def update_critics(

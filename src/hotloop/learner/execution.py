@@ -128,8 +128,8 @@ class Execution:
         call_s = self._calls_s / self._num_calls
         saved_s = self._num_calls * (self.eager_s - call_s) - self.compile_s
         return (
-            f"{self.name}: {self.choice.reason}; compiling took {self.compile_s:.1f} s, then an update "
-            f"{1e3 * call_s:.2f} ms instead of {1e3 * self.eager_s:.2f}: "
+            f"{self.name}: {self.choice.reason}; compiling took {self.compile_s:.1f} s, then an "
+            f"update {1e3 * call_s:.2f} ms instead of {1e3 * self.eager_s:.2f}: "
             f"{'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.1f} s over "
             f"{self._num_calls:,} updates, {self.num_recompilations} recompilations"
         )

@@ -96,7 +96,7 @@ class ActingPolicy:
     # --- the rollout's side: no checks, nothing allocated but what NumPy needs -------------------
 
     def draw_noise(self, seed: int, *, first_step: int, num_steps: int, num_envs: int) -> Array:
-        """What turns `head` into an action, for many steps: a function of (seed, step, environment).
+        """What turns `head` into an action, for many steps, by (seed, step, environment) alone.
 
         Gumbel noise for discrete actions, standard normal noise for continuous ones; of an actor,
         also how it explores (`heads`).

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -95,7 +96,7 @@ class Categorical:
         sizes = spec.nvec if spec.kind == "multi_discrete" else (spec.num_actions,)
         self._size = sum(sizes)
         ends = np.cumsum((0, *sizes)).tolist()
-        self._segments = list(zip(ends[:-1], ends[1:], strict=True))
+        self._segments = list(pairwise(ends))
         self._is_single = spec.kind == "discrete"
 
     def load(self, params: Mapping[str, Array]) -> None:

@@ -14,7 +14,6 @@ from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.timing import span
 from hotloop.types import Array, Episode, Fragment, RunningEpisode
 
-
 # Noise is drawn for so many steps at least: a function of the step, it may be drawn ahead, and
 # NumPy takes 150 µs however few numbers it is asked for.
 NOISE_STEPS = 256
