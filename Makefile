@@ -7,6 +7,8 @@ INSTALL ?= -e .
 EXTRAS ?= train,mujoco,dev
 BIN := $(VENV)/bin
 DEMO := runs/demo
+# What trainings are measured against; sbx needs Python 3.11.
+TRAIN_PEERS := stable-baselines3 'sbx-rl; python_version >= "3.11"'
 # What replay buffers are measured against. tianshou comes without its requirements, one of which
 # (virtualenv, unused here) contradicts constraints.txt; the second line has those that it imports.
 REPLAY_PEERS := cpprb pybind11 sumtree torchrl \
@@ -46,7 +48,7 @@ lint: $(VENV)/installed
 
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt stable-baselines3 $(REPLAY_PEERS) \
+	$(BIN)/pip install --quiet --constraint constraints.txt $(TRAIN_PEERS) $(REPLAY_PEERS) \
 		$(BANDIT_PEERS)
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps tianshou SMPyBandits
 	$(BIN)/python -m bench timing
@@ -55,8 +57,16 @@ bench: $(VENV)/installed
 	$(BIN)/python -m bench train --env-id CartPole-v1 --repeats 2 --compile on --cold
 	$(BIN)/python -m bench train --env-id HalfCheetah-v5 --timesteps 40960 --repeats 3
 	$(BIN)/python -m bench curves --env-id HalfCheetah-v5 --timesteps 200000 --seeds 20
+	$(BIN)/python -m bench train --algorithm sac --against sb3 sbx
+	$(BIN)/python -m bench train --algorithm td3 --against sb3 sbx
+	$(BIN)/python -m bench train --algorithm dqn --against sb3 sbx
+	$(BIN)/python -m bench curves --algorithm sac --timesteps 100000 --seeds 5 --peer
+	$(BIN)/python -m bench curves --algorithm td3 --timesteps 100000 --seeds 5 --peer
+	$(BIN)/python -m bench curves --algorithm dqn --timesteps 100000 --seeds 5 --peer
 	$(BIN)/python -m bench learning
 	$(BIN)/python -m bench replay
+	$(BIN)/python -m bench replay-share
+	$(BIN)/python -m bench replay-learning
 	$(BIN)/python -m bench bandit
 
 wheel: $(VENV)/installed

@@ -6,11 +6,13 @@ import importlib
 import sys
 
 BENCHES = {
-    "train": "whole trainings, beside Stable-Baselines3",
+    "train": "whole trainings, beside Stable-Baselines3 and sbx",
     "curves": "as good as the peer? learning curves over seeds",
     "learning": "does it learn: trainings over seeds, evaluated",
     "timing": "what one span costs, beside other ways to time a scope",
     "replay": "replay buffers, beside the peers and the O(N) ways",
+    "replay-share": "what drawing from a full replay buffer takes of a SAC training",
+    "replay-learning": "does it learn better by returns or priorities than uniformly",
     "bandit": "bandits: a post's program, its fixes, peers, and the kernels",
     "tanh": "find the coefficients of the compiled tanh",
     "tables": "write the README's tables from bench/results",
@@ -22,10 +24,10 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in BENCHES:
         print("usage: python -m bench NAME ...\n")
         for name, about in BENCHES.items():
-            print(f"  {name:8} {about}")
+            print(f"  {name:15} {about}")
         return 0 if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help") else 2
     name = sys.argv.pop(1)
-    return importlib.import_module(f"bench.{name}").main() or 0
+    return importlib.import_module(f"bench.{name.replace('-', '_')}").main() or 0
 
 
 if __name__ == "__main__":

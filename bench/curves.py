@@ -23,15 +23,23 @@ from bench.train import add_options, complete, last_tenth, run_in_process
 from hotloop.runs.comparison import student_t
 
 
-def lower_bound(ours: list[float], peer: list[float]) -> float:
-    """Lower one-sided 95 % bound of (mean(ours) − mean(peer)) / |mean(peer)|, by Welch's t."""
+def lower_bound(ours: list[float], peer: list[float], quantile: float = 0.95) -> float:
+    """Lower one-sided bound of (mean(ours) − mean(peer)) / |mean(peer)|, by Welch's t.
+
+    Args:
+        ours: at least two.
+        peer: at least two.
+        quantile: how sure it is.
+    """
     squares = [statistics.variance(runs) / len(runs) for runs in (ours, peer)]
     error = math.sqrt(sum(squares))
+    if error == 0:  # all alike, as where every seed has reached the greatest return
+        return (statistics.fmean(ours) - statistics.fmean(peer)) / abs(statistics.fmean(peer))
     freedom = sum(squares) ** 2 / sum(
         square**2 / (len(runs) - 1) for square, runs in zip(squares, (ours, peer), strict=True)
     )
     difference = statistics.fmean(ours) - statistics.fmean(peer)
-    return (difference - student_t(freedom, 0.95) * error) / abs(statistics.fmean(peer))
+    return (difference - student_t(freedom, quantile) * error) / abs(statistics.fmean(peer))
 
 
 def main() -> int:
@@ -50,7 +58,10 @@ def main() -> int:
     try:
         stored = storage.load(name)["runs"][options.against]
     except FileNotFoundError:
-        print(f"no stored curves of {options.against} on {options.env_id}: `--peer` trains them")
+        if not options.peer:
+            parser.error(
+                f"no stored curves of {options.against} on {options.env_id}: `--peer` trains them"
+            )
     runs: dict[str, list[dict[str, Any]]] = {"hotloop": [], options.against: stored}
     wanted = [("hotloop", seed) for seed in range(1, options.seeds + 1)]
     if options.peer:
@@ -75,6 +86,7 @@ def main() -> int:
         "benchmark": f"{options.algorithm} {options.env_id}",
         "command": " ".join(["python -m bench curves", *sys.argv[1:]]),
         "timesteps": options.timesteps,
+        "precision": options.precision,
         "return_last_tenth": {who: [round(x, 1) for x in values] for who, values in late.items()},
         "relative_difference": (statistics.fmean(ours) - statistics.fmean(peer))
         / abs(statistics.fmean(peer)),

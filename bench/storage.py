@@ -21,7 +21,8 @@ def machine() -> dict[str, Any]:
         names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
         model = names[0] if names else model
     versions = {"python": platform.python_version()}
-    for library in ("hotloop", "numpy", "torch", "gymnasium", "stable_baselines3"):
+    libraries = ("hotloop", "numpy", "torch", "gymnasium", "stable_baselines3", "sbx-rl", "jax")
+    for library in libraries:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[library] = importlib.metadata.version(library)
     return {

@@ -8,6 +8,7 @@ Everything between `<!-- NAME -->` and `<!-- end NAME -->` in a page is replaced
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import statistics
 from collections.abc import Callable
@@ -17,16 +18,18 @@ from typing import Any
 from bench import storage
 
 ROOT = Path(__file__).parent.parent
+OFF_POLICY = ("sac", "td3", "dqn")
+CONTENDERS = {"hotloop": "hotloop", "sb3": "Stable-Baselines3", "sbx": "sbx (JAX)"}
 
 
 def training_table() -> str:
-    """One row for each training benchmark that was stored."""
+    """One row for each benchmark of PPO's trainings that was stored."""
     lines = [
         "| training | hotloop, steps/s | Stable-Baselines3, steps/s | ratio | with compiling | "
         "from prompt to end, s | ratio |",
         "|---|---|---|---|---|---|---|",
     ]
-    for path in sorted(storage.RESULTS.glob("train_*.json")):
+    for path in sorted(storage.RESULTS.glob("train_ppo_*.json")):
         result = storage.load(path.stem)
         settings = result["settings"]
         how = {"on": "compiled", "off": "eager", "auto": "auto"}[settings["compile"]]
@@ -48,38 +51,88 @@ def training_table() -> str:
     return "\n".join(lines)
 
 
-def curves_table() -> str:
-    """One row for each benchmark of curves over seeds."""
-    lines = [
-        "| training | hotloop | Stable-Baselines3 | difference | lower 95 % bound |",
-        "|---|---|---|---|---|",
+def off_policy_table() -> str:
+    """Trainings of SAC, TD3 and DQN: a row for each contender, and how many times as fast ours is.
+
+    Compiling is in the whole: sbx, which compiles within its loop, has no figure without.
+    """
+    figures = {
+        "while it learns, steps/s": ("steps_per_s_while_learning", "while_learning"),
+        "whole, with compiling, steps/s": ("steps_per_s_with_compiling", "with_compiling"),
+        "from prompt to end, s": ("total_s", "total"),
+    }
+    head = ["training", ""]
+    for about in figures:
+        head += [about, "ratio"]
+    rows = [head]
+    for result in _of_algorithms("train", OFF_POLICY):
+        settings = result["settings"]
+        how = {"on": "compiled", "off": "eager", "auto": "auto"}[settings["compile"]]
+        if settings["compile"] != "off":
+            how += f", {settings['cache']} cache"
+        if settings["precision"] != "float32":
+            how += f", {settings['precision']}"
+        about = f"{result['benchmark']}, {settings['timesteps']:,} steps, {how}"
+        for name, summary in result["summaries"].items():
+            row = [about, CONTENDERS[name]]
+            ratios = result["ratios"].get(name, {})
+            for figure, ratio in figures.values():
+                row += [_scaled(summary[figure], 1.0), _times(ratios[ratio]) if ratios else ""]
+            rows.append(row)
+            about = ""
+    return _rows(*rows)
+
+
+def _of_algorithms(kind: str, algorithms: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The stored results of one kind, `<kind>_<algorithm>_….json`, algorithm by algorithm."""
+    return [
+        storage.load(path.stem)
+        for algorithm in algorithms
+        for path in sorted(storage.RESULTS.glob(f"{kind}_{algorithm}_*.json"))
     ]
-    for path in sorted(storage.RESULTS.glob("curves_*.json")):
-        result = storage.load(path.stem)
-        cells = [f"{result['benchmark']}, {result['timesteps']:,} steps"]
+
+
+def curves_table(algorithms: tuple[str, ...] = ("ppo",)) -> str:
+    """One row for each benchmark of curves over seeds; empty where there is none."""
+    rows = [["training", "hotloop", "Stable-Baselines3", "difference", "lower 95 % bound"]]
+    for result in _of_algorithms("curves", algorithms):
+        if "lower_95_bound" not in result:  # the peer's alone
+            continue
+        precision = "" if result.get("precision", "float32") == "float32" else ", bfloat16"
+        row = [f"{result['benchmark']}, {result['timesteps']:,} steps{precision}"]
         for name in ("hotloop", "sb3"):
             late = result["return_last_tenth"][name]
             spread = statistics.stdev(late)
-            cells.append(f"{statistics.fmean(late):.0f} ± {spread:.0f} ({len(late)} seeds)")
-        cells += [f"{result['relative_difference']:+.0%}", f"{result['lower_95_bound']:+.0%}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            row.append(f"{statistics.fmean(late):.0f} ± {spread:.0f} ({len(late)} seeds)")
+        row += [f"{result['relative_difference']:+.0%}", f"{result['lower_95_bound']:+.0%}"]
+        rows.append(row)
+    return _rows(*rows) if len(rows) > 1 else ""
 
 
-def learning_table() -> str:
-    """One row for each task that was learned, over seeds."""
+def off_policy_learning_table() -> str:
+    """What SAC, TD3 and DQN learn: by themselves, and beside the peer."""
+    tables = (learning_table(OFF_POLICY), curves_table(OFF_POLICY))
+    return "\n\n".join(table for table in tables if table)
+
+
+def learning_table(algorithms: tuple[str, ...] = ("ppo",)) -> str:
+    """One row for each task that was learned, over seeds; empty where there is none."""
     lines = [
         "| command | evaluation, 100 episodes each | training, first → last tenth |",
         "|---|---|---|",
     ]
+    if not (storage.RESULTS / "learning.json").exists():
+        return ""
     for task in storage.load("learning")["tasks"].values():
+        if task["command"].split()[2] not in algorithms:  # hotloop train ALGORITHM …
+            continue
         runs = task["runs"]
         evaluated = ", ".join(f"{run['mean_return']:.1f}" for run in runs)
         trained = ", ".join(
             f"{run['training_first_tenth']:.0f} → {run['training_last_tenth']:.0f}" for run in runs
         )
         lines.append(f"| `{task['command']}` | {evaluated} | {trained} |")
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > 2 else ""
 
 
 def timing_table() -> str:
@@ -99,7 +152,7 @@ def _why(missing: str) -> str:
 
 def _scaled(figure: dict[str, float] | None, unit: float) -> str:
     """Median and range, or a dash."""
-    if figure is None:
+    if figure is None or math.isnan(figure["median"]):  # too short to tell
         return "–"
 
     def digits(value: float) -> str:
@@ -219,6 +272,59 @@ def replay_share_table() -> str:
     return _rows(*rows)
 
 
+def replay_share_sac_table() -> str:
+    """What drawing takes of a SAC training, and what the post's author had."""
+    result = storage.load("replay_share_sac")
+    drawing = f"drawing 256 of {result['entries']:,}"
+    rows = [[drawing, "sample, µs", "gather, µs", "store, µs", "a step, ms", "share", "published"]]
+    for replay, way in result["ways"].items():
+        ms, share = way["ms"], way["share"]["drawing"]
+        published = result["published"].get(replay)
+        rows.append(
+            [
+                way["about"],
+                *(_scaled(ms[part], 1e3) for part in ("sample", "gather", "store")),
+                _scaled(ms["step"], 1.0),
+                f"{share['median']:.2%} ({share['min']:.2%}–{share['max']:.2%})",
+                "" if published is None else f"{published:.0%}",
+            ]
+        )
+    return _rows(*rows)
+
+
+def replay_learning_table() -> str:
+    """What kinds of replay learn, beside uniform."""
+    abouts = {
+        "uniform": "uniform",
+        "proportional": "in proportion to the episode's return",
+        "return_to_go": "in proportion to the return to go",
+        "prioritized": "by TD error",
+        "rank": "by the rank of the TD error",
+    }
+    measures = {"area": "over the whole run", "last_tenth": "last tenth"}
+    head = ["training", "replay", "first tenth"]
+    for about in measures.values():
+        head += [about, "beside uniform"]
+    rows = [head]
+    for name, case in storage.load("replay_learning")["cases"].items():
+        title = f"{name}, {case['timesteps']:,} steps, {len(case['seeds'])} seeds"
+        for replay, summary in case["summaries"].items():
+            row = [title, abouts[replay], f"{statistics.fmean(summary['first_tenth']):.0f}"]
+            for measure in measures:
+                values = summary[measure]
+                row.append(f"{statistics.fmean(values):.0f} ± {statistics.stdev(values):.0f}")
+                one = case["differences"].get(replay, {}).get(measure)
+                row.append(
+                    f"{one['verdict']}: {one['relative']:+.0%} "
+                    f"({one['lower']:+.0%} to {one['upper']:+.0%})"
+                    if one
+                    else ""
+                )
+            rows.append(row)
+            title = ""
+    return _rows(*rows)
+
+
 def replay_small_table() -> str:
     """Writing, memory and starting."""
     result = storage.load("replay_small")
@@ -262,6 +368,8 @@ REPLAY_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
 
 
 def _times(ratio: float) -> str:
+    if math.isnan(ratio):
+        return "–"
     return f"{ratio:,.{0 if ratio >= 20 else 1 if ratio >= 2 else 2}f}"
 
 
@@ -424,6 +532,28 @@ BANDIT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
 }
 
 
+OFF_POLICY_TABLES: dict[str, Callable[[], str]] = {
+    "train-off-policy": off_policy_table,
+    "learning-off-policy": off_policy_learning_table,
+    "replay-share-sac": replay_share_sac_table,
+    "replay-learning": replay_learning_table,
+}
+
+
+def off_policy_pages() -> None:
+    """Fill in what is there, on the pages that have a place for it; the rest stays as it is."""
+    for page in (ROOT / "README.md", ROOT / "docs" / "off-policy.md"):
+        for name, table in OFF_POLICY_TABLES.items():
+            if not page.exists() or f"<!-- {name} -->" not in page.read_text():
+                continue
+            try:
+                content = table()
+            except FileNotFoundError:  # not measured yet
+                continue
+            if content.count("\n") > 1:  # more than a head
+                replace(page, name, content)
+
+
 def timing_tree(run: Path) -> str:
     """The timing tree of a run."""
     from hotloop import timing
@@ -448,8 +578,9 @@ def main() -> int:
     parser.add_argument("--run", type=Path, help="a run directory: its tree and curve are taken")
     options = parser.parse_args()
     replace(ROOT / "README.md", "training table", training_table())
-    replace(ROOT / "docs" / "ppo.md", "learning table", learning_table())
-    replace(ROOT / "docs" / "ppo.md", "curves table", curves_table())
+    for name, table in {"learning table": learning_table(), "curves table": curves_table()}.items():
+        if table:
+            replace(ROOT / "docs" / "ppo.md", name, table)
     replace(ROOT / "docs" / "timing.md", "timing table", timing_table())
     if (storage.RESULTS / "replay_loop.json").exists():
         replace(ROOT / "README.md", "replay short", replay_short_table())
@@ -462,6 +593,7 @@ def main() -> int:
     for name, (result, table) in BANDIT_TABLES.items():
         if (storage.RESULTS / f"{result}.json").exists():
             replace(ROOT / "docs" / "bandit-speed.md", name, table())
+    off_policy_pages()
     if options.run:
         replace(ROOT / "README.md", "timing tree", timing_tree(options.run))
         shutil.copyfile(options.run / "learning_curve.png", ROOT / "docs" / "cartpole.png")

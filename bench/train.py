@@ -12,6 +12,8 @@ hotloop compiles its update, so that its full speed is seen; `--compile auto` le
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import os
 import statistics
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +53,12 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
 }
-# For both, where they are not hotloop's defaults.
+# For both, where they are not hotloop's defaults. What no setting makes alike:
+# - before learning starts, the peers' DQN acts at random, ours with the ε of then (1 to 0.81);
+# - the peers' TD3 adds its noise to random actions too;
+# - the peers' SAC clips log σ to (−20, 2), ours squashes it to (−5, 2); the gradient by log α has a
+#   factor of α in ours, and has none in theirs;
+# - sbx's TD3 moves its targets at each update, and its policy takes the lesser of both critics.
 COMMON: dict[str, dict[str, Any]] = {
     "ppo": {"learning_rate": 3e-4, "update_epochs": 10, "anneal_learning_rate": False},
     "sac": {"policy_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "policy_frequency": 1},
@@ -64,8 +72,6 @@ TIMESTEPS = {"ppo": 102_400, "sac": 10_000, "td3": 10_000, "dqn": 100_000}
 
 def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
     """One training with hotloop."""
-    import importlib
-
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import episodes_of
 
@@ -118,12 +124,51 @@ def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_sbx(options: argparse.Namespace) -> dict[str, Any]:
-    """One training with sbx, Stable-Baselines in JAX, whose compiler takes what cores there are."""
+    """One training with sbx, Stable-Baselines in JAX.
+
+    Its compiler takes what cores there are, and compiles within the loop, anew in every process.
+    """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import sbx  # pyright: ignore[reportMissingImports]
 
     settings = SETTINGS[options.algorithm][options.env_id]
     given = _off_policy_settings(options.algorithm, settings)
-    return _run_baselines(getattr(sbx, options.algorithm.upper()), options, given)
+    kind = getattr(sbx, options.algorithm.upper())
+    if options.algorithm == "dqn":
+        widths, learning_rate = settings["hidden_sizes"], settings["learning_rate"]
+        clip = COMMON["dqn"]["max_grad_norm"]
+        return _run_baselines(
+            kind, options, given, lambda model: _equalise_sbx(model, widths, learning_rate, clip)
+        )
+    return _run_baselines(kind, options, given)
+
+
+def _equalise_sbx(
+    model: Any, widths: Sequence[int], learning_rate: float, max_grad_norm: float
+) -> None:
+    """Give sbx's DQN the others' network and gradient clipping.
+
+    Of `net_arch` it takes the first width for both layers, and it does not clip.
+    """
+    import jax  # pyright: ignore[reportMissingImports]
+    import optax  # pyright: ignore[reportMissingImports]
+    from flax import linen  # pyright: ignore[reportMissingImports]
+    from sbx.common.type_aliases import RLTrainState  # pyright: ignore[reportMissingImports]
+
+    layers: list[Any] = []
+    for width in widths:
+        layers += [linen.Dense(width), linen.relu]
+    network = linen.Sequential([*layers, linen.Dense(int(model.action_space.n))])
+    model.key, key = jax.random.split(model.key)
+    params = network.init(key, np.zeros((1, *model.observation_space.shape), np.float32))
+    clip = optax.clip_by_global_norm(max_grad_norm)
+    model.policy.qf = model.qf = network
+    model.policy.qf_state = RLTrainState.create(
+        apply_fn=network.apply,
+        params=params,
+        target_params=params,
+        tx=optax.chain(clip, optax.adam(learning_rate)),
+    )
 
 
 def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +183,7 @@ def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, 
             NormalActionNoise,
         )
 
-        noise = NormalActionNoise(np.zeros(6), np.full(6, 0.1))
+        noise = NormalActionNoise(np.zeros(6), np.full(6, 0.1))  # of HalfCheetah's six actions
         rate = COMMON["td3"]["learning_rate"]
         return {**given, "learning_rate": rate, "batch_size": 256, "action_noise": noise}
     return {
@@ -153,8 +198,20 @@ def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, 
     }
 
 
-def _run_baselines(kind: Any, options: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
-    """One training with a library that has Stable-Baselines3's interface."""
+def _run_baselines(
+    kind: Any,
+    options: argparse.Namespace,
+    given: dict[str, Any],
+    adapt: Callable[[Any], None] = lambda _: None,
+) -> dict[str, Any]:
+    """One training with a library that has Stable-Baselines3's interface.
+
+    Args:
+        kind: the algorithm's class.
+        options: of the command.
+        given: what the class is made with.
+        adapt: called with the model before it is trained.
+    """
     from stable_baselines3.common.callbacks import (  # pyright: ignore[reportMissingImports]
         BaseCallback,
     )
@@ -180,6 +237,7 @@ def _run_baselines(kind: Any, options: argparse.Namespace, given: dict[str, Any]
     num_envs = SETTINGS[options.algorithm][options.env_id].get("num_envs", 1)
     vec_env = make_vec_env(options.env_id, n_envs=num_envs, seed=options.seed)
     model = kind("MlpPolicy", vec_env, seed=options.seed, **given)
+    adapt(model)
     started = time.perf_counter()
     model.learn(options.timesteps, callback=Episodes())
     return {
@@ -279,6 +337,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     complete(parser, options)
+    if options.algorithm == "ppo" and "sbx" in options.against:
+        parser.error("sbx is measured with sac, td3 and dqn: leave it out for ppo")
+    if "sbx" in options.against and importlib.util.find_spec("sbx") is None:
+        print("sbx is not installed (pip install sbx-rl, Python 3.11 or later) and is left out")
+        options.against.remove("sbx")
+        if not options.against:
+            parser.error("no peer is left: install sbx-rl, or measure against sb3")
     if options.worker:
         print(json.dumps(RUNNERS[options.worker](options)))
         return 0

@@ -49,6 +49,41 @@ def test_both_formats_act_as_the_run_does(capsys, tmp_path, run_dir, checkpoint)
     assert policy.about["timesteps"] == state["timesteps"]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env_id", "head"),
+    [
+        (
+            "sac",
+            "Pendulum-v1",
+            "head    float32 (batch, 2), means before tanh, and as many numbers",
+        ),
+        ("td3", "Pendulum-v1", "head    float32 (batch, 1), actions before tanh"),
+        ("dqn", "CartPole-v1", "head    float32 (batch, 2), the value of each action"),
+    ],
+)
+def test_what_learned_from_replay_is_exported(capsys, tmp_path, algorithm, env_id, head):
+    import importlib.util
+
+    path, folder = tmp_path / "run", tmp_path / "policy"
+    args = "--total-timesteps 80 --learning-starts 40 --batch-size 8 --hidden-sizes 8 --compile off"
+    args = ["--env-id", env_id, *args.split(), "--run-dir", str(path)]
+    assert main(["train", algorithm, *args]) == 0
+    capsys.readouterr()
+    assert main(["export", str(path), "--format", "numpy", "--output", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert head in out
+    assert "\nvalue" not in out
+    network, snapshot, _ = RunDirectory.open(path).load_policy()
+    obs = np.random.default_rng(1).standard_normal((20, *network.obs_spec.shape), np.float32)
+    spec = importlib.util.spec_from_file_location("policy", folder / "policy.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    policy = module.Policy(folder / "policy.npz")
+    np.testing.assert_array_equal(policy.act(obs), ActingPolicy(network, snapshot).act(obs))
+    with pytest.raises(ValueError, match=r"no value function beside it: `head` gives all"):
+        policy.value(obs)
+
+
 def test_they_go_to_the_run_by_default(capsys, run_dir):
     assert main(["export", str(run_dir), "--format", "numpy"]) == 0
     assert (run_dir / "export" / "policy.py").exists()

@@ -174,6 +174,36 @@ def test_inputs_find_their_places(monkeypatch, release):
     assert execution.num_recompilations == 0
 
 
+def gives_two(state, x):
+    """A number, and one for each row; eager code tells them apart by position alone."""
+    state.first.add_(x.sum())
+    difference = x - state.second
+    return difference.square().mean(), difference.abs()
+
+
+@needs_compiler
+def test_an_update_may_give_a_tuple():
+    """Eager and compiled: as many tensors, in this order, and no memory of the call before."""
+    pairs = [Pair(torch.zeros(()), torch.tensor([1.0, 2.0])) for _ in range(2)]
+    slow, fast = (Execution(gives_two, Choice(is_compiled, "")) for is_compiled in (False, True))
+    earlier = []
+    for k in range(4):
+        x = torch.tensor([k + 3.0, -1.0])
+        results = slow(pairs[0], x), fast(pairs[1], x)
+        for result in results:
+            assert type(result) is tuple
+            assert [part.shape for part in result] == [(), (2,)]
+            assert result[0].item() == ((k + 2.0) ** 2 + 9.0) / 2
+            assert result[1].tolist() == [k + 2.0, 3.0]
+        earlier.append((results[1], k))
+    for (_, difference), k in earlier:
+        assert difference.tolist() == [k + 2.0, 3.0]
+    assert pairs[0].first == pairs[1].first == 3 + 4 + 5 + 6 - 4
+    (graph,) = fast._graphs.values()
+    assert isinstance(graph, _DirectGraph)
+    assert fast.num_recompilations == 0
+
+
 @needs_compiler
 def test_a_tensor_that_is_passed_twice_is_two(monkeypatch):
     def update(state, x, y):

@@ -7,6 +7,7 @@ from hotloop.learner import (
     ParameterLayout,
     adam_step,
     clip_grad_norm,
+    move_towards,
     torch_threads,
     value_and_grad,
 )
@@ -112,3 +113,82 @@ def test_threads_are_given_back():
     with pytest.raises(RuntimeError, match="inside"):
         fail()
     assert torch.get_num_threads() == before
+
+
+def test_views_change_with_the_parameters():
+    """They are the tensor's own memory, both ways, whatever their shapes."""
+    flat = LAYOUT.pack(arrays())
+    views = LAYOUT.views(flat)
+    assert {name: x.shape for name, x in views.items()} == LAYOUT.shapes
+    for name, x in views.items():
+        np.testing.assert_array_equal(x, arrays()[name])
+    flat.mul_(2.0)
+    for name, x in views.items():
+        np.testing.assert_array_equal(x, 2.0 * arrays()[name])
+    views["a"][0, 0] = 77.0
+    assert LAYOUT.unpack(flat)["a"][0, 0] == 77.0
+    # Of what is being differentiated, too.
+    of_leaf = LAYOUT.views(flat.requires_grad_())
+    assert of_leaf["a"].ctypes.data == views["a"].ctypes.data
+
+
+@pytest.mark.parametrize(
+    ("tau", "want"), [(0.0, [1.0, -2.0]), (0.25, [2.0, 0.0]), (0.5, [3.0, 2.0]), (1.0, [5.0, 6.0])]
+)
+def test_a_target_moves_part_of_the_way(tau, want):
+    target, params = torch.tensor([1.0, -2.0]), torch.tensor([5.0, 6.0])
+    place = target.data_ptr()
+    move_towards(target, params, tau)
+    assert target.tolist() == want
+    assert target.data_ptr() == place
+    assert params.tolist() == [5.0, 6.0]
+
+
+def test_a_copied_target_stays_when_the_parameters_move_on():
+    target, params = torch.zeros(2), torch.tensor([0.1, 1e30])
+    move_towards(target, params, 1.0)
+    assert torch.equal(target, params)
+    params.add_(1.0)
+    assert target.tolist() == torch.tensor([0.1, 1e30]).tolist()
+
+
+def test_a_target_follows_geometrically():
+    """After n moves towards parameters that stand still, (1 − τ)ⁿ of the way is left."""
+    target, params = torch.zeros(1), torch.ones(1)
+    for _ in range(200):
+        move_towards(target, params, 0.005)
+    assert target.item() == pytest.approx(1.0 - 0.995**200, rel=1e-4)
+
+
+def test_optimizers_of_several_networks_are_kept_apart():
+    states = {name: AdamState.zeros(torch.zeros(3)) for name in ("policy_adam", "critics_adam")}
+    for number, (name, state) in enumerate(states.items(), 1):
+        params = torch.zeros(3)
+        for _ in range(number):
+            adam_step(
+                params, torch.full((3,), 0.5 * number), state, learning_rate=torch.tensor(0.1)
+            )
+        assert set(state.to_arrays(name)) == {f"{name}.mean", f"{name}.square", f"{name}.step"}
+    arrays = {k: x for name, state in states.items() for k, x in state.to_arrays(name).items()}
+    assert len(arrays) == 6
+    before = {name: x.copy() for name, x in arrays.items()}
+    for number, (name, state) in enumerate(states.items(), 1):
+        restored = AdamState.zeros(torch.zeros(3))
+        mean = restored.mean
+        restored.load(arrays, name)
+        assert restored.mean is mean  # in place: a compiled update goes on with it
+        assert restored.step.item() == number
+        assert torch.equal(restored.mean, state.mean)
+        assert torch.equal(restored.square, state.square)
+        adam_step(torch.zeros(3), torch.ones(3), state, learning_rate=torch.tensor(0.1))
+        adam_step(torch.zeros(3), torch.ones(3), restored, learning_rate=torch.tensor(0.1))
+        assert torch.equal(restored.mean, state.mean)
+    for name, x in arrays.items():  # copies
+        np.testing.assert_array_equal(x, before[name])
+    assert set(AdamState.zeros(torch.zeros(3)).to_arrays()) == {
+        "adam.mean",
+        "adam.square",
+        "adam.step",
+    }
+    with pytest.raises(KeyError, match="adam"):
+        AdamState.zeros(torch.zeros(3)).load(arrays)

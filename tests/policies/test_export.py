@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,14 @@ from gymnasium import spaces
 
 from hotloop.envs.encoding import ActionDecoder, ObsEncoder
 from hotloop.errors import ConfigError, MissingExtraError, OutputError
-from hotloop.policies import ActingPolicy, ActorCritic, ObsScale, PolicySnapshot, make_network
+from hotloop.policies import (
+    ActingPolicy,
+    Actor,
+    ActorCritic,
+    ObsScale,
+    PolicySnapshot,
+    make_network,
+)
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
 from tests.policies.nets import Images, Net, WithConstants
 
@@ -17,6 +25,10 @@ MULTI = spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1])
 BOX = spaces.Box(
     np.array([[-0.1, -np.inf], [-2.0, 0.0]], np.float32),
     np.array([[0.1, np.inf], [2.0, 0.3]], np.float32),
+)
+BOUNDED = spaces.Box(
+    np.array([[-0.1, 3.0], [-2.0, 0.0]], np.float32),
+    np.array([[0.1, 5.0], [2.0, 0.3]], np.float32),
 )
 PLAIN_OBS = spaces.Box(-np.inf, np.inf, (6,), np.float32)
 MATRIX_OBS = spaces.Box(-1.0, 1.0, (3, 2), np.float64)
@@ -30,6 +42,13 @@ CASES = {
     "multi-discrete": (BYTE_OBS, MULTI, {"shared_trunk": True, "is_scaled": True}),
     "box": (PARTS, BOX, {"hidden_sizes": (16,), "shared_trunk": True}),
     "linear": (BYTE_OBS, BOX, {"hidden_sizes": ()}),
+    "squashed": (PARTS, BOUNDED, {"actor": "squashed_gaussian", "hidden_sizes": (16, 8)}),
+    "deterministic": (
+        MATRIX_OBS,
+        BOUNDED,
+        {"actor": "deterministic", "hidden_sizes": (16,), "activation": "tanh"},
+    ),
+    "values": (PLAIN_OBS, DISCRETE, {"actor": "action_values", "is_scaled": True}),
 }
 
 
@@ -58,7 +77,9 @@ def make(case):
     options = dict(options)
     is_scaled = options.pop("is_scaled", False)
     obs_spec, action_spec = specs(obs_space, action_space)
-    network = ActorCritic(obs_spec=obs_spec, action_spec=action_spec, **options)
+    kind = options.pop("actor", None)
+    make_one = ActorCritic if kind is None else partial(Actor, kind=kind)
+    network = make_one(obs_spec=obs_spec, action_spec=action_spec, **options)
     return network, snapshot_of(network, is_scaled=is_scaled)
 
 
@@ -73,18 +94,21 @@ def run_onnx(path, obs):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return session.run(["action", "head", "value"], {"obs": obs})
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"obs": obs}), strict=True))
 
 
 def check_onnx(network, snapshot, path):
     policy = ActingPolicy(network, snapshot)
     for num_rows in (1, 7, 64):
         obs = some_obs(network, num_rows)
-        action, head, value = run_onnx(path, obs)
-        expected = policy.act(obs)
+        got = run_onnx(path, obs)
+        assert list(got) == ["action", "head", "value"][: 3 if policy.has_value else 2]
+        action, expected = got["action"], policy.act(obs)
         assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
-        np.testing.assert_allclose(head, policy.head(obs), atol=1e-5, rtol=1e-5)
-        np.testing.assert_allclose(value, policy.value(obs), atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(got["head"], policy.head(obs), atol=1e-5, rtol=1e-5)
+        if policy.has_value:
+            np.testing.assert_allclose(got["value"], policy.value(obs), atol=1e-5, rtol=1e-5)
         if network.is_continuous:
             np.testing.assert_allclose(action, expected, atol=1e-5, rtol=1e-5)
         else:
@@ -164,9 +188,13 @@ import numpy as np
 policy = Policy(folder + "/policy.npz")
 obs = np.load(folder + "/obs.npy")
 single = [policy.act(row) for row in obs]
-np.savez(folder + "/result.npz", action=policy.act(obs), head=policy.head(obs),
-    value=policy.value(obs), single=single, single_head=[policy.head(row) for row in obs],
-    single_value=[policy.value(row) for row in obs])
+result = {"action": policy.act(obs), "head": policy.head(obs), "single": single,
+    "single_head": [policy.head(row) for row in obs]}
+try:
+    result |= {"value": policy.value(obs), "single_value": [policy.value(row) for row in obs]}
+except ValueError as error:
+    print(error)
+np.savez(folder + "/result.npz", **result)
 try:
     policy.act(obs[:, :1])
 except ValueError as error:
@@ -186,22 +214,28 @@ def test_numpy_gives_what_the_policy_gives(tmp_path, case):
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "`obs` must have shape" in done.stdout
     policy = ActingPolicy(network, snapshot)
+    wanted = {"action": policy.act(obs), "head": policy.head(obs)}
+    if policy.has_value:
+        wanted["value"] = policy.value(obs)
+    assert ("has no value function beside it" in done.stdout) is not policy.has_value
     with np.load(tmp_path / "new" / "result.npz") as result:
-        for name, expected in (
-            ("action", policy.act(obs)),
-            ("head", policy.head(obs)),
-            ("value", policy.value(obs)),
-        ):
+        assert ("value" in result) is policy.has_value
+        for name, expected in wanted.items():
             assert result[name].dtype == expected.dtype
             np.testing.assert_array_equal(result[name], expected)
         singles = np.stack([policy.act(row) for row in obs])
         np.testing.assert_array_equal(result["single"], singles)
         assert result["single_head"].shape == result["head"].shape
-        assert result["single_value"].shape == (9,)
+        if policy.has_value:
+            assert result["single_value"].shape == (9,)
     with np.load(written[0]) as content:
         about = json.loads(str(content["about"]))
     assert about["env_id"] == "My-v0"
     assert about["obs_layout"] == network.obs_spec.to_json()["layout"]
+    if isinstance(network, ActorCritic):
+        assert about["head"] == ("means" if network.is_continuous else "logits")
+    else:
+        assert about["head"] == network.kind
 
 
 def test_numpy_refuses_a_module_of_the_users_own(tmp_path):

@@ -820,6 +820,160 @@ def test_batches_tell_what_they_have():
     assert filled(sampler=Uniform()).sample(3).keys() == ["x", "n", "index"]
 
 
+# Batches drawn into an earlier one's memory.
+
+
+def leaves(batch: Batch) -> dict[str, np.ndarray]:
+    """The arrays of a batch, by names joined by dots."""
+    return flat(vars(batch))
+
+
+def growing(sampler: Any, n_step: int) -> ReplayBuffer:
+    """Half full of a dictionary, images that lie apart, and shared successors."""
+    obs = {"where": ((2,), np.float32), "image": ((40, 40), np.uint8)}
+    fields = {"obs": obs, "next_obs": obs, "reward": ((), np.float32), **FLAGS}
+    buffer = ReplayBuffer(
+        300, fields, sampler=sampler, n_step=n_step, share_next_obs=True, num_envs=2, seed=4
+    )
+    grow(buffer, 0)
+    return buffer
+
+
+def grow(buffer: ReplayBuffer, seed: int) -> None:
+    """Sixty transitions more, of two environments."""
+    rng = np.random.default_rng(seed)
+    where = rng.standard_normal((32, 2, 2)).astype(np.float32)
+    image = rng.integers(0, 256, (32, 2, 40, 40), np.uint8)
+    buffer.extend(
+        obs={"where": where[:-2].reshape(60, 2), "image": image[:-2].reshape(60, 40, 40)},
+        next_obs={"where": where[2:].reshape(60, 2), "image": image[2:].reshape(60, 40, 40)},
+        reward=rng.standard_normal(60).astype(np.float32),
+        terminated=rng.random(60) < 0.1,
+        truncated=rng.random(60) < 0.1,
+        **({"weight": rng.random(60)} if isinstance(buffer.sampler, Proportional) else {}),
+    )
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Uniform(),
+        Uniform(replacement=False),
+        Proportional(replacement=False),
+        Prioritized(beta=0.4, beta_samples=10),
+        RankBased(),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_a_batch_drawn_into_an_earlier_one_is_the_same(sampler, n_step):
+    """The same numbers as with memory of its own, in the arrays and tensors that there were."""
+    one, other = growing(sampler, n_step), growing(sampler, n_step)
+    out = one.sample(16)
+    held, tensors = leaves(out), tensors_of(out)
+    places = {name: array.ctypes.data for name, array in held.items()}
+    assert {name: tensor.data_ptr() for name, tensor in tensors.items()} == places
+    assert ("discount" in held) is (n_step == 3)
+    assert {"obs.where", "obs.image", "next_obs.image", "index"} <= held.keys()
+    other.sample(16)
+    seen = set()
+    for k in range(1, 30):
+        if k % 5 == 0:  # past the ring's end, and over what was drawn before
+            grow(one, k)
+            grow(other, k)
+        if isinstance(sampler, (Prioritized, RankBased)):
+            for buffer in (one, other):
+                buffer.update_weights(np.arange(one.num_added - 30, one.num_added), np.arange(30.0))
+        assert one.sample(16, out=out) is out
+        want = leaves(other.sample(16))
+        got = leaves(out)
+        assert got.keys() == want.keys()
+        for name, array in want.items():
+            np.testing.assert_array_equal(got[name], array, name)
+            np.testing.assert_array_equal(tensors[name].numpy(), array, name)
+            assert got[name] is held[name]
+            assert got[name].ctypes.data == places[name]
+        seen.update(out.index.tolist())
+    assert max(seen) > 300
+    assert one.num_samples == other.num_samples == 30
+    assert one.counters == other.counters
+    # Nor does it disturb batches that have memory of their own.
+    own = one.sample(16)
+    before = {name: array.copy() for name, array in leaves(own).items()}
+    one.sample(16, out=out)
+    for name, array in leaves(own).items():
+        np.testing.assert_array_equal(array, before[name], name)
+        assert array.ctypes.data != places[name]
+
+
+def tensors_of(batch: Batch) -> dict[str, Any]:
+    """Torch's tensors of a batch, by names joined by dots."""
+    return flat({name: batch.torch()[name] for name in batch.keys()})  # noqa: SIM118
+
+
+def test_what_was_asked_for_by_number_may_be_drawn_into():
+    buffer, twin = filled(), filled()
+    out = buffer.get(np.arange(6))
+    assert np.isnan(out.importance).all()
+    buffer.sample(6, out=out)
+    want = twin.sample(6)
+    for name in want:
+        np.testing.assert_array_equal(out[name], want[name])
+
+
+def test_only_a_batch_of_this_size_and_buffer_is_drawn_into():
+    buffer = filled()
+    out = buffer.sample(8)
+    before = {name: array.copy() for name, array in vars(out).items()}
+    state = buffer.num_samples
+    twin = filled()
+    message = r"a batch of {} that this buffer gave, got Batch\({} × x, n.*\): take the first one"
+    for size, batch, shown in (
+        (7, out, 8),
+        (9, out, 8),
+        (8, filled().sample(8), 8),  # of another buffer, alike as it may be
+        (8, out.torch(), 8),
+        (0, out, 8),
+    ):
+        with pytest.raises(ReplayError, match=message.format(size, shown)):
+            buffer.sample(size, out=batch)
+    for name, array in before.items():
+        np.testing.assert_array_equal(out[name], array)
+    assert buffer.num_samples == state
+    twin.sample(8)
+    np.testing.assert_array_equal(buffer.sample(8, out=out).index, twin.sample(8).index)
+
+
+def test_too_few_entries_leave_the_batch_as_it_was(tmp_path):
+    few = filled(20, sampler=Uniform(replacement=False))
+    empty = ReplayBuffer(20, few_fields(few), sampler=Uniform(replacement=False), seed=0)
+    empty.save(tmp_path / "replay")
+    out = few.sample(8)
+    index = out.index.copy()
+    few.restore(tmp_path / "replay")
+    with pytest.raises(ReplayError, match="the buffer is empty"):
+        few.sample(8, out=out)
+    np.testing.assert_array_equal(out.index, index)
+
+
+def few_fields(buffer: ReplayBuffer) -> dict[str, Any]:
+    """A buffer's fields as they were declared."""
+    return {one.name: (one.shape, one.dtype) for one in buffer.fields}
+
+
+@pytest.mark.parametrize("sampler", [Uniform(replacement=False), Prioritized(), RankBased()])
+def test_large_batches_are_drawn_into_after_restoring(tmp_path, sampler):
+    """There is work space for them, which the restored buffer had no need of."""
+    buffer = filled(5000, sampler=sampler)
+    buffer.save(tmp_path / "replay")
+    out = buffer.sample(4500)
+    twin = ReplayBuffer.load(tmp_path / "replay")
+    buffer.restore(tmp_path / "replay")
+    buffer.sample(4500, out=out)
+    np.testing.assert_array_equal(out.index, twin.sample(4500).index)
+    np.testing.assert_array_equal(out.n, out.index)
+
+
 # Files.
 
 

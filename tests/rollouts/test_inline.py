@@ -6,10 +6,10 @@ import pytest
 from hotloop import gae
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
-from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot
-from hotloop.rollouts import InlineRollout
+from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
+from hotloop.rollouts import InlineRollout, RolloutState
 from hotloop.rollouts.evaluation import evaluate
-from hotloop.rollouts.inline import flatten_valid
+from hotloop.rollouts.inline import NOISE_STEPS, History, flatten_valid
 from hotloop.types import Fragment
 from tests import toy_envs
 
@@ -170,6 +170,161 @@ def test_rows_that_are_no_transitions_are_left_out():
     fragment.valid[...] = False
     with pytest.raises(ConfigError, match="raise `num_steps`"):
         flatten_valid(fragment, advantages, rng)
+
+
+class Lengths:
+    """Environments whose episodes have the lengths that a generator draws; actions are numbers."""
+
+    def __init__(self, num_envs, longest, seed):
+        self.generator = np.random.default_rng(seed)
+        self.longest = longest
+        self.running = [(0, 0)] * num_envs
+        self.ends = self.generator.integers(1, longest + 1, num_envs)
+        self.past = [[] for _ in range(num_envs)]  # of each environment's running episode
+        self.step = 0
+
+    def advance(self, num_steps):
+        """The actions of a fragment: the step's number, and the environment's."""
+        actions = np.empty((num_steps, len(self.running), 2), np.float32)
+        for t in range(num_steps):
+            for i, (episode, length) in enumerate(self.running):
+                actions[t, i] = self.step, i
+                self.past[i].append([self.step, i])
+                self.running[i] = episode, length + 1
+                if length + 1 == self.ends[i]:
+                    self.running[i] = episode + 1, 0
+                    self.past[i] = []
+                    self.ends[i] = self.generator.integers(1, self.longest + 1)
+            self.step += 1
+        return actions
+
+
+def episodes_of(parts, running):
+    """What `RolloutState.to_arrays` makes of them."""
+    state = RolloutState(running=running, history=parts)
+    return [state.to_arrays()[f"actions.{i}"].tolist() for i in range(len(running))]
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "longest", "num_fragments"), [(1, 700, 3000), (1, 3, 1000), (100, 900, 60)]
+)
+def test_the_history_reaches_back_to_every_running_episodes_start(
+    num_steps, longest, num_fragments
+):
+    envs = Lengths(3, longest, seed=0)
+    history = History(num_steps, np.empty((num_steps, 3, 2), np.float32))
+    assert history.parts() == ()
+    kept = []
+    for k in range(num_fragments):
+        history.add(envs.advance(num_steps), envs.running)
+        if k % 37 == 0 or num_steps > 1:
+            parts, past = history.parts(), [list(one) for one in envs.past]
+            assert episodes_of(parts, envs.running) == past
+            kept.append((parts, list(envs.running), past))
+            # No more than the longest episode can ask for, and a chunk on either side.
+            assert sum(map(len, parts)) <= longest + 2 * max(num_steps, NOISE_STEPS)
+    for parts, running, past in kept:  # what came later has left them alone
+        assert episodes_of(parts, running) == past
+    assert len(kept) > 20
+
+
+def test_the_history_goes_on_from_episodes_begun_elsewhere():
+    envs = Lengths(2, 500, seed=1)
+    whole = History(1, np.empty((1, 2, 2), np.float32))
+    for _ in range(330):
+        whole.add(envs.advance(1), envs.running)
+    longest = max(length for _, length in envs.running)
+    assert longest > 50
+    past = np.zeros((longest, 2, 2), np.float32)
+    for i, actions in enumerate(episodes_of(whole.parts(), envs.running)):
+        if actions:
+            past[-len(actions) :, i] = actions
+    resumed = History(1, np.empty((1, 2, 2), np.float32))
+    resumed.begin(past)
+    for _ in range(700):
+        actions = envs.advance(1)
+        for history in (whole, resumed):
+            history.add(actions, envs.running)
+            assert episodes_of(history.parts(), envs.running) == envs.past
+
+
+ACTORS = {
+    "sac": (toy_envs.ReachTheTarget, "squashed_gaussian", Exploration(random_steps=20)),
+    "td3": (
+        toy_envs.ReachTheTarget,
+        "deterministic",
+        Exploration(random_steps=20, noise_std=0.2),
+    ),
+    "dqn": (
+        toy_envs.ChooseTheSign,
+        "action_values",
+        Exploration(epsilon=(1.0, 0.2), epsilon_steps=200),
+    ),
+}
+
+
+def make_actors_rollout(name, num_steps, num_envs=2, seed=3):
+    env, kind, exploration = ACTORS[name]
+    envs = make_vec(env, num_envs, seed=seed)
+    actor = Actor(
+        kind=kind, obs_spec=envs.obs_spec, action_spec=envs.action_spec, hidden_sizes=(8,)
+    )
+    snapshot = PolicySnapshot(0, actor.initial_parameters(seed))
+    policy = ActingPolicy(actor, snapshot, exploration=exploration)
+    return InlineRollout(envs, policy, num_steps=num_steps, seed=seed)
+
+
+@pytest.mark.parametrize("name", ACTORS)
+def test_noise_that_is_drawn_ahead_gives_the_same_actions(name, monkeypatch):
+    """As noise drawn for each fragment, and as one long fragment; past where it is drawn anew."""
+    num_steps, total = 3, 2 * NOISE_STEPS + 90
+    ahead, long = make_actors_rollout(name, num_steps), make_actors_rollout(name, total)
+    each = make_actors_rollout(name, num_steps)
+    fields = ("obs", "action", "reward", "next_obs", "terminated")
+    collected = {"ahead": [], "each": []}
+    for key, rollout in (("ahead", ahead), ("each", each)):
+        monkeypatch.setattr(
+            "hotloop.rollouts.inline.NOISE_STEPS", NOISE_STEPS if key == "ahead" else 1
+        )
+        num_drawn = 0
+        draw_noise = rollout.policy.draw_noise
+
+        def counted(*args, draw_noise=draw_noise, **kwargs):
+            nonlocal num_drawn
+            num_drawn += 1
+            return draw_noise(*args, **kwargs)
+
+        monkeypatch.setattr(rollout.policy, "draw_noise", counted)
+        for _ in range(0, total, num_steps):
+            fragment = rollout.collect()
+            assert not fragment.value.any()
+            assert not fragment.log_prob.any()
+            collected[key].append([getattr(fragment, field).copy() for field in fields])
+        assert num_drawn == (3 if key == "ahead" else -(-total // num_steps))
+    whole = long.collect()
+    for k, field in enumerate(fields):
+        want = getattr(whole, field)
+        for parts in collected.values():
+            got = np.concatenate([part[k] for part in parts])[:total]
+            np.testing.assert_array_equal(got, want)
+    assert len(np.unique(whole.action)) > 1
+
+
+@pytest.mark.parametrize("name", ACTORS)
+@pytest.mark.parametrize("stop", [30, 255, 300])
+def test_a_restored_rollout_draws_the_noise_of_its_steps(name, stop):
+    """Wherever in the noise that was drawn ahead the other one stood."""
+    whole = make_actors_rollout(name, 1)
+    for _ in range(stop):
+        whole.collect()
+    state = whole.state()
+    resumed = make_actors_rollout(name, 1)
+    assert resumed.restore(state.to_arrays(), state.to_json()) == []
+    for _ in range(40):
+        want, got = whole.collect(), resumed.collect()
+        np.testing.assert_array_equal(got.obs, want.obs)
+        np.testing.assert_array_equal(got.action, want.action)
+    assert resumed.vector_steps == whole.vector_steps == stop + 40
 
 
 def test_evaluation_plays_each_environments_share():

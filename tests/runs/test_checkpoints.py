@@ -2,12 +2,13 @@ import json
 import os
 import resource
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hotloop.errors import CheckpointError, RunDirectoryError
+from hotloop.errors import CheckpointError, OutputError, RunDirectoryError
 from hotloop.policies import ActorCritic, ObsScale, PolicySnapshot
 from hotloop.runs import Checkpoint, Checkpoints
 from tests.policies.test_policies import BOX, obs_spec
@@ -157,3 +158,85 @@ def test_damaged_checkpoints_are_refused(tmp_path):
         (folder / "state.json").write_text(json.dumps(newer))
         with pytest.raises(CheckpointError, match=f"version {version}.*{advice}"):
             checkpoints.load()
+
+
+def with_file(timesteps, content):
+    def write(path):
+        path.write_text(content)
+
+    return replace(checkpoint(timesteps), files={"replay.zip": write, "notes.txt": write})
+
+
+def files_of(tmp_path):
+    return {
+        path.parent.name: path.read_text()
+        for path in tmp_path.glob("step-*/replay.zip")
+        if (path.parent / "notes.txt").read_text() == path.read_text()
+    }
+
+
+def test_only_the_last_checkpoint_keeps_what_is_large(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for step in range(1, 5):
+        names = ("best", "last") if step == 2 else ("last",)
+        checkpoints.save(with_file(step, f"of {step}"), names=names, keep=2)
+        assert files_of(tmp_path) == {f"step-{step:012}": f"of {step}"}
+    # Those that a link leads to, or that are kept, have all else.
+    assert steps(checkpoints) == [f"step-{k:012}" for k in (1, 2, 3, 4)]
+    for name in ("best", "step-000000000003", "last"):
+        assert checkpoints.load(name).arrays()["step"] == 5
+    names = sorted(os.listdir(tmp_path / "best"))
+    assert names == ["learner.safetensors", "policy.safetensors", "state.json"]
+    # A training without them leaves none behind.
+    checkpoints.save(checkpoint(5), keep=9)
+    assert files_of(tmp_path) == {}
+    assert steps(checkpoints) == [f"step-{k:012}" for k in (1, 2, 3, 4, 5)]
+
+
+def test_what_is_large_is_written_when_it_is_saved(tmp_path):
+    """As it is then, and only then; the checkpoint tells where it was read from."""
+    content = ["before"]
+    saved = replace(checkpoint(1), files={"replay.zip": lambda path: path.write_text(content[0])})
+    assert saved.path is None
+    content[0] = "at the time"
+    folder = Checkpoints(tmp_path).save(saved)
+    content[0] = "after"
+    got = Checkpoints(tmp_path).load()
+    assert got.path == folder
+    assert got.path == tmp_path / "step-000000000001"
+    assert (got.path / "replay.zip").read_text() == "at the time"
+    assert got.files == {}  # nothing to write again
+    assert Checkpoints(tmp_path).load("step-000000000001").path == got.path
+
+
+def test_what_is_large_and_fails_leaves_the_checkpoint_before(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(with_file(1, "of 1"))
+
+    def fail(path):
+        path.write_text("half of it")
+        raise OutputError("no room for the buffer: free some space")
+
+    for error, failing in ((RunDirectoryError, fail), (RuntimeError, boom)):
+        with pytest.raises(error, match=r"no room for the buffer|boom"):
+            checkpoints.save(replace(checkpoint(2), files={"replay.zip": failing}))
+        assert checkpoints.load().state["timesteps"] == 1
+        assert files_of(tmp_path) == {"step-000000000001": "of 1"}
+        assert sorted(os.listdir(tmp_path)) == ["last", "step-000000000001"]
+
+
+def boom(path):
+    raise RuntimeError("boom")
+
+
+def test_going_back_keeps_what_is_large_where_it_is(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(with_file(1, "of 1"), names=("best", "last"))
+    checkpoints.save(with_file(2, "of 2"), keep=3)
+    first = checkpoints.load("best")
+    assert not (first.path / "replay.zip").exists()
+    checkpoints.rewind(first, best=1)
+    checkpoints.remove_later(first)
+    assert files_of(tmp_path) == {}
+    checkpoints.save(with_file(3, "of 3"))
+    assert files_of(tmp_path) == {"step-000000000003": "of 3"}

@@ -26,7 +26,6 @@ from torch.nn.functional import huber_loss
 from hotloop.algorithms import off_policy
 from hotloop.algorithms.off_policy import Batch, Metrics, OffPolicyConfig
 from hotloop.algorithms.session import open_session
-from hotloop.errors import ConfigError
 from hotloop.learner import (
     AdamState,
     Execution,
@@ -85,7 +84,7 @@ class Config(OffPolicyConfig):
     tau: float = 1.0
     """τ: how far the target network moves towards the network; 1 copies it."""
     target_interval: int = 500
-    """Transitions between two moves of the target network."""
+    """Transitions between two moves of the target network, which come after a round's updates."""
     epsilon_start: float = 1.0
     """ε, the probability of a uniform action, at first."""
     epsilon_end: float = 0.05
@@ -103,14 +102,6 @@ class Config(OffPolicyConfig):
             positive=("learning_rate", "huber", "max_grad_norm", "exploration_fraction"),
             fractions=("tau", "epsilon_start", "epsilon_end", "exploration_fraction"),
         )
-        for name in ("double", "dueling"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"`{name}` must be True or False, got {getattr(self, name)!r}")
-
-    @property
-    def updates_between_targets(self) -> int:
-        """`target_interval` in updates."""
-        return max(1, round(self.target_interval * self.update_to_data))
 
 
 def preset(env_id: str, **options: Any) -> Config:
@@ -233,6 +224,7 @@ class Learner:
         else:
             self.acting = {name: x.copy() for name, x in dueling.folded(self._views).items()}
         self.num_updates = 0
+        self._num_moves = 0  # of the target network, had it moved from the first transition on
         self.metrics = Metrics({"update": METRICS})
         choice = choose(
             config.compile,
@@ -247,12 +239,17 @@ class Learner:
         self.num_updates += 1
         metrics, td_error = self.executions[0](self.state, batch)
         self.metrics.add("update", metrics, self.num_updates)
-        if self.num_updates % self.config.updates_between_targets == 0:
-            move_towards(self.state.target, self.state.params, self.config.tau)
         return td_error
 
-    def publish(self) -> None:
+    def end_round(self, timesteps: int) -> None:
         """See `off_policy.Learner`; acting reads the parameters' own memory, or folded streams."""
+        moves = timesteps // self.config.target_interval
+        if moves > self._num_moves:
+            self._num_moves = moves
+            move_towards(self.state.target, self.state.params, self.config.tau)
+        self._fold()
+
+    def _fold(self) -> None:
         if self.nets.dueling is not None:
             for name, array in self.nets.dueling.folded(self._views).items():
                 self.acting[name][...] = array
@@ -272,7 +269,7 @@ class Learner:
 
     def to_json(self) -> dict[str, Any]:
         """See `off_policy.Learner`."""
-        return {"num_updates": self.num_updates}
+        return {"num_updates": self.num_updates, "num_moves": self._num_moves}
 
     def load(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> None:
         """See `off_policy.Learner`."""
@@ -280,7 +277,8 @@ class Learner:
         self.state.params.copy_(torch.from_numpy(arrays["params"]))
         self.state.target.copy_(torch.from_numpy(arrays["target"]))
         self.num_updates = checkpoint.state["learner"]["num_updates"]
-        self.publish()
+        self._num_moves = checkpoint.state["learner"]["num_moves"]
+        self._fold()
 
 
 def train(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
@@ -26,6 +26,7 @@ from hotloop.errors import (
     EnvironmentFailure,
     NonFiniteError,
     NonFiniteUpdate,
+    ReplayError,
 )
 from hotloop.learner import Compile, Execution
 from hotloop.ops.products import has_fast_bfloat16
@@ -43,6 +44,7 @@ MAX_DRAWN = 8
 REPLAY_FILE = "replay.zip"
 
 _BY_PRIORITY = ("prioritized", "rank")
+_RETURNS = ("episode_return", "return_so_far", "return_to_go")
 
 
 def available_threads() -> int:
@@ -147,6 +149,12 @@ class OffPolicyConfig(RunConfig):
                 f"`update_to_data` must leave an end in sight, got {self.update_to_data}: 1 is "
                 "usual, 20 is much"
             )
+        kinds_of_replay = ("uniform", "proportional", *_BY_PRIORITY)
+        for setting, known in (("replay", kinds_of_replay), ("replay_weight_from", _RETURNS)):
+            if getattr(self, setting) not in (*known, None):
+                raise ConfigError(
+                    f"`{setting}` must be one of {', '.join(known)}, got {getattr(self, setting)!r}"
+                )
         for setting, kinds in (
             ("replay_alpha", _BY_PRIORITY),
             ("replay_beta", _BY_PRIORITY),
@@ -292,8 +300,8 @@ class Learner(Protocol):
         """Learn from a batch; gives |TD error|, float32, (B,)."""
         ...
 
-    def publish(self) -> None:
-        """Bring `acting` up to date."""
+    def end_round(self, timesteps: int) -> None:
+        """After a round's updates: bring `acting` up to date, and what follows transitions."""
         ...
 
     def is_finite(self) -> bool:
@@ -448,6 +456,12 @@ class _Loop:
         self._buffer = buffer
         self._batches = batches
         self._by_priority = config.replay in _BY_PRIORITY
+        # Priorities change with each update, and what is drawn without replacement must differ
+        # within one batch only.
+        self._max_drawn = 1
+        if getattr(config.sampler(), "replacement", False):
+            self._max_drawn = MAX_DRAWN
+        self._empty_at = 0  # transitions when the buffer was empty
         # Transitions when learning began; −1: it has not yet.
         self._began = -1
         self._done = 0  # updates since then
@@ -456,7 +470,12 @@ class _Loop:
 
     def to_json(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"began": self._began, "done": self._done, "added": self._buffer.num_added}
+        return {
+            "began": self._began,
+            "done": self._done,
+            "empty_at": self._empty_at,
+            "added": self._buffer.num_added,
+        }
 
     def restore_replay(self, checkpoint: Checkpoint) -> list[str]:
         """Go on from a checkpoint; gives what the user should know of it, in sentences."""
@@ -464,14 +483,16 @@ class _Loop:
         path = checkpoint.path / REPLAY_FILE if checkpoint.path is not None else None
         if path is None or not path.is_file():
             # Learning waits until as much was collected as it waited for at first.
-            self._began = -1
+            self._began, self._empty_at = -1, checkpoint.state["timesteps"]
             return [
                 "the replay buffer was not kept with this checkpoint and begins empty "
-                "(`save_replay` keeps it)"
+                "(`save_replay` keeps it): learning waits for "
+                f"{max(self._config.learning_starts, self._config.batch_size):,} transitions"
             ]
         with span("restore_replay"):
             buffer.restore(path)
         self._began, self._done = state["began"], state["done"]
+        self._empty_at = state["empty_at"]
         ahead = buffer.num_added - state["added"]
         if ahead < 0:
             raise CheckpointError(
@@ -479,6 +500,7 @@ class _Loop:
                 "another checkpoint, or remove the file to begin with an empty buffer"
             )
         if ahead:
+            buffer.cut()  # the steps that come now follow others than the last ones that it holds
             return [f"the replay buffer holds {ahead} transitions from after the checkpoint"]
         return []
 
@@ -499,10 +521,14 @@ class _Loop:
                 self._store(fragment)
             due = self._num_due()
             while due > 0:
-                count = 1 if self._by_priority else min(due, MAX_DRAWN)
+                count = min(due, self._max_drawn)
                 self._learn(count)
                 due -= count
                 self._done += count
+            if self._began >= 0:
+                with span("publish"):
+                    self._learner.end_round(rollout.num_transitions)
+                    self._policy.refresh(self._learner.num_updates)
 
     def check_and_sum_up(self) -> dict[str, float]:
         """The iteration's metrics.
@@ -516,9 +542,10 @@ class _Loop:
             bad = learner.num_updates, ["the parameters"]
         if bad is not None:
             number, names = bad
-            index = self._indices[number - 1 - (learner.num_updates - len(self._indices))]
-            oldest = self._buffer.num_added - len(self._buffer)
-            batch = self._buffer.get(index[index >= oldest])
+            number -= learner.num_updates - len(self._indices)  # in this iteration
+            index = self._indices[number - 1]
+            kept = index[index >= self._buffer.num_added - len(self._buffer)]
+            batch = self._buffer.get(kept) if len(kept) else {}
             raise NonFiniteUpdate(names, number, {name: batch[name] for name in batch})
         return {
             **learner.metrics.means(),
@@ -546,7 +573,7 @@ class _Loop:
         config, collected = self._config, self._rollout.num_transitions
         if self._began < 0:
             enough = max(config.learning_starts, 1)
-            if collected < enough or len(self._buffer) < config.batch_size:
+            if collected - self._empty_at < enough or len(self._buffer) < config.batch_size:
                 return 0
             self._began = collected - 1  # the transition that learning waited for is the first
             self._done = 0
@@ -561,10 +588,11 @@ class _Loop:
                 td_error = learner.update(batch)
             if self._by_priority:
                 with span("update_priorities"):
-                    self._buffer.update_weights(index, td_error.numpy())
-        with span("publish"):
-            learner.publish()
-            self._policy.refresh(learner.num_updates)
+                    try:
+                        self._buffer.update_weights(index, td_error.numpy())
+                    except ReplayError:
+                        self.check_and_sum_up()  # an error that is NaN has a cause
+                        raise
 
 
 def _arrays(learner: Mapping[str, Array], rollout: RolloutState) -> dict[str, Array]:

@@ -341,8 +341,8 @@ class Learner:
                 self.metrics.add("policy", metrics, self.num_updates)
         return td_error
 
-    def publish(self) -> None:
-        """Acting reads the parameters' own memory."""
+    def end_round(self, timesteps: int) -> None:
+        """Nothing is left to do: acting reads the parameters' own memory."""
 
     def is_finite(self) -> bool:
         """See `off_policy.Learner`."""

@@ -312,11 +312,13 @@ class Session:
     def _explain(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Keep what the update learned from, and say which it was."""
         iteration = self._at("iteration") + 1
-        path = self.run.save_arrays("nonfinite_batch", error.batch)
+        where = "its batch was overwritten since"
+        if error.batch:
+            where = f"its batch is kept in {self.run.save_arrays('nonfinite_batch', error.batch)}"
         return NonFiniteError(
             f"losses and parameters must be finite, but update {error.update} of iteration "
             f"{iteration} gave NaN or infinity in {', '.join(error.names)}: lower "
-            f"`learning_rate`, and check the scale of the rewards; its batch is kept in {path}"
+            f"`learning_rate`, and check the scale of the rewards; {where}"
         )
 
     def _close(self) -> None:

@@ -7,6 +7,10 @@ import importlib.util
 import os
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 from hotloop.errors import (
     ConfigError,
@@ -57,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     try:
-        return _run(args)
+        with _short_warnings():
+            return _run(args)
     except HotloopError as error:
         if debug:
             raise
@@ -109,6 +114,32 @@ def need(module: str, *, extra: str, purpose: str) -> None:
     """
     if importlib.util.find_spec(module) is None:
         raise MissingExtraError(f"{purpose} needs {module}: pip install 'hotloop[{extra}]'")
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Tell warnings as errors are told: one line, and the place where it is not one of ours."""
+    own = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = " ".join(str(message).split())
+        if not filename.startswith(own):
+            text += f" ({os.path.basename(filename)}:{lineno})"
+        print(f"hotloop: warning: {text}", file=file or sys.stderr)
+
+    before = warnings.showwarning
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def _fail(message: str) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hotloop.cli import need
 from hotloop.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hotloop.policies import Network
 
 
 def run(args: list[str]) -> int:
@@ -40,6 +44,7 @@ def run(args: list[str]) -> int:
     need("safetensors", extra="train", purpose="reading a checkpoint")
 
     from hotloop import __version__
+    from hotloop.policies import Actor
     from hotloop.policies.export import OPSET, export_numpy, export_onnx
     from hotloop.runs import RunDirectory
 
@@ -59,8 +64,9 @@ def run(args: list[str]) -> int:
     how = "as the environment gives it" if is_plain else "a vector; the file has its layout"
     print(f"obs     {obs.dtype} {_shape(*obs.shape)}, {how}")
     print(f"action  {action.dtype} {_shape(*action.shape)}, the most probable one")
-    print(f"head    float32 {_shape(network.head_size)}, {_meaning(network.is_continuous)}")
-    print(f"value   float32 {_shape()}")
+    print(f"head    float32 {_shape(network.head_size)}, {_meaning(network)}")
+    if not isinstance(network, Actor):
+        print(f"value   float32 {_shape()}")
     for path in written:
         version = f", ONNX opset {OPSET}" if is_onnx else ""
         print(f"{path}: {path.stat().st_size / 1000:,.1f} kB{version}")
@@ -71,5 +77,13 @@ def _shape(*rest: int) -> str:
     return f"(batch, {', '.join(map(str, rest))})" if rest else "(batch,)"
 
 
-def _meaning(is_continuous: bool) -> str:
-    return "means" if is_continuous else "logits"
+def _meaning(network: Network) -> str:
+    from hotloop.policies import Actor
+
+    if not isinstance(network, Actor):
+        return "means" if network.is_continuous else "logits"
+    return {
+        "squashed_gaussian": "means before tanh, and as many numbers that say the spread",
+        "deterministic": "actions before tanh",
+        "action_values": "the value of each action",
+    }[network.kind]

@@ -16,7 +16,9 @@ def run(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hotloop resume",
         description="Go on with a run that was stopped or killed, where its last checkpoint was "
-        "saved: it ends with the weights that it would have had without the interruption.",
+        "saved: it ends with the weights that it would have had without the interruption. A run of "
+        "sac, td3 or dqn does so if it was started with --save-replay; else its replay buffer "
+        "begins empty.",
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument(
@@ -52,10 +54,5 @@ def run(args: list[str]) -> int:
     resume_from = Path(options.run)
     if options.checkpoint != "last":
         resume_from = resume_from / "checkpoints" / options.checkpoint
-    return train(
-        algorithm,
-        config,
-        env=stored["env_id"],
-        network=stored["network"],
-        resume_from=resume_from,
-    )
+    network = {} if stored["network"] is None else {"network": stored["network"]}
+    return train(algorithm, config, env=stored["env_id"], resume_from=resume_from, **network)

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hotloop import timing
@@ -29,8 +30,9 @@ algorithms:
 
 `hotloop train ALGORITHM --help` lists every option with its default and meaning.
 
-example:
+examples:
   hotloop train ppo --env-id CartPole-v1 --total-timesteps 200000 --seed 1
+  hotloop train sac --env-id Pendulum-v1
 """
 
 
@@ -49,12 +51,26 @@ def run(args: list[str]) -> int:
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
         need(module, extra="train", purpose="training")
     algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
-    config = parse(algorithm.Config, args[1:], prog=f"hotloop train {name}")
+    presets = getattr(algorithm, "PRESETS", {})
+    config = parse(algorithm.Config, args[1:], prog=f"hotloop train {name}", presets=presets)
     return train(algorithm, config)
 
 
-def parse(config_class: type, args: list[str], *, prog: str) -> Any:
+def parse(
+    config_class: type,
+    args: list[str],
+    *,
+    prog: str,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Any:
     """A configuration from command-line options, one for each field.
+
+    Args:
+        config_class: the algorithm's.
+        args: the options.
+        prog: what help calls the command.
+        presets: by environment, what stands in for options that are not given; what of it was
+            taken is printed.
 
     Raises:
         ConfigError: the configuration is inconsistent.
@@ -81,8 +97,27 @@ def parse(config_class: type, args: list[str], *, prog: str) -> Any:
 
     # Parsed without its checks, so that a mistake they find is told as every other one is.
     unchecked = type(config_class.__name__, (config_class,), {"__post_init__": lambda _: None})
-    unchecked.__doc__ = config_class.__doc__
-    return config_class(**vars(tyro.cli(unchecked, args=args, prog=prog, registry=registry)))
+    presets = presets or {}
+    description = config_class.__doc__ or ""
+    if presets:
+        told = (f"{env_id} has {_values(preset)}" for env_id, preset in presets.items())
+        description += "\n\nOptions that are not given come from the environment's preset, if it "
+        description += f"has one: {'; '.join(told)}."
+    options: dict[str, Any] = {"args": args, "prog": prog, "registry": registry}
+    given: Any = tyro.cli(unchecked, description=description, **options)
+    preset = presets.get(given.env_id)
+    if preset:
+        # Once more, with the preset's values as defaults: what is another value now was not given.
+        without = given
+        given = tyro.cli(unchecked, default=unchecked(**preset), **options)
+        taken = {x: preset[x] for x in preset if getattr(given, x) != getattr(without, x)}
+        if taken:
+            print(f"preset for {given.env_id}: {_values(taken)}; options that you give come first")
+    return config_class(**vars(given))
+
+
+def _values(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items())
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -52,8 +52,10 @@ def choose(mode: Compile, *, num_calls: int, flop_per_call: float) -> Choice:
         flop_per_call: arithmetic of one update.
 
     Raises:
-        ConfigError: `on`, but there is no C++ compiler.
+        ConfigError: `on`, but there is no C++ compiler; or no mode at all.
     """
+    if mode not in ("auto", "on", "off"):
+        raise ConfigError(f"`compile` must be 'auto', 'on' or 'off', got {mode!r}")
     # As torch looks for it.
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if mode == "off":

@@ -1,9 +1,9 @@
 """Networks and how they act: one definition, a twin in torch that learns, another one that acts.
 
 `ActorCritic` says which parameters there are and makes them, `Actor` and `Critics` for what learns
-from replay; `make_network` does the same for a module of the user's own. `ActingPolicy` acts with published parameters, perceptrons on NumPy
-alone. `hotloop.policies.networks` (torch, imported by its own name) is what a learner
-differentiates.
+from replay; `make_network` does the same for a module of the user's own. `ActingPolicy` acts with
+published parameters, perceptrons on NumPy alone. `hotloop.policies.networks` (torch, imported by
+its own name) is what a learner differentiates.
 """
 
 from __future__ import annotations

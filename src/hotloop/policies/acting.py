@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotloop.errors import CheckpointError, ShapeError
+from hotloop.errors import CheckpointError, ConfigError, ShapeError
 from hotloop.policies.actor_critic import ActorCritic
 from hotloop.policies.actors import Actor
 from hotloop.policies.heads import Exploration, make_head
@@ -138,7 +138,16 @@ class ActingPolicy:
         return self._forward.head(obs, out)
 
     def value(self, obs: Array) -> Array:
-        """V(obs): float32, (B,), from `obs` of (B, *obs_shape)."""
+        """V(obs): float32, (B,), from `obs` of (B, *obs_shape).
+
+        Raises:
+            ConfigError: the policy was learned without a value function.
+        """
+        if not self.has_value:
+            raise ConfigError(
+                "what learned from replay has no value function beside its policy: `head` gives "
+                "all that the network says, of DQN the actions' values"
+            )
         if self.obs_scale is not None:
             obs = self._scale(obs)
         return self._forward.value(obs)

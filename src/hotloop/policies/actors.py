@@ -40,7 +40,8 @@ class Actor:
         activation: after each hidden layer.
 
     Raises:
-        SpaceError: actions are of the wrong kind or unbounded, or observations are images.
+        SpaceError: actions are of the wrong kind, unbounded or of no width, or observations are
+            images.
     """
 
     kind: ActorKind
@@ -71,6 +72,12 @@ class Actor:
                 "actions are squashed to their bounds, which must be finite, got "
                 f"{list(spec.low)} to {list(spec.high)}: wrap the environment in Gymnasium's "
                 "RescaleAction or give its space bounds, or use ppo"
+            )
+        elif not all(low < high for low, high in zip(spec.low, spec.high, strict=True)):
+            raise SpaceError(
+                "actions are squashed to their bounds, of which the upper must be greater, got "
+                f"{list(spec.low)} to {list(spec.high)}: leave out what has but one value, or use "
+                "ppo"
             )
         if self.obs_spec.dtype == "uint8" and len(self.obs_spec.shape) == 3:
             raise SpaceError(

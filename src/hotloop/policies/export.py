@@ -18,6 +18,7 @@ from hotloop.errors import ConfigError, MissingExtraError
 from hotloop.files import written_whole
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.actor_critic import ActorCritic
+from hotloop.policies.actors import Actor
 from hotloop.policies.protocol import Network
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
@@ -49,21 +50,24 @@ def export_numpy(
         ConfigError: the network is a module of the user's own.
         OutputError: a file can't be written.
     """
-    if not isinstance(network, ActorCritic):
+    if not isinstance(network, (ActorCritic, Actor)):
         raise ConfigError(
             f"NumPy can't compute network '{_name(network)}', a torch module of your own: export "
             "it with --format onnx"
         )
     spec = network.action_spec
+    if isinstance(network, Actor):
+        layers = {"policy_layers": network.layer_names, "value_layers": []}
+    else:
+        layers = {f"{part}_layers": network.layers(part) for part in ("policy", "value")}
     described = {
         **(about or {}),
         **_interface(network),
         "activation": network.activation,
-        "policy_layers": network.layers("policy"),
-        "value_layers": network.layers("value"),
+        **layers,
     }
     arrays: dict[str, Array] = {"about": np.array(json.dumps(described))}
-    for layer in dict.fromkeys(network.layers("policy") + network.layers("value")):
+    for layer in dict.fromkeys(layers["policy_layers"] + layers["value_layers"]):
         for part in ("weight", "bias"):
             arrays[f"{layer}.{part}"] = snapshot.params[f"{layer}.{part}"]
     if snapshot.obs_scale is not None:
@@ -73,6 +77,8 @@ def export_numpy(
     if spec.kind == "box":
         for name in ("low", "high"):
             arrays[name] = np.asarray(getattr(spec, name), np.float32).reshape(spec.shape)
+        if isinstance(network, Actor):
+            arrays["centre"], arrays["half"] = network.action_scale
     else:
         arrays["nvec"] = np.asarray(spec.nvec, np.int64)
         starts = spec.starts or 0 if spec.kind == "multi_discrete" else spec.start
@@ -97,8 +103,9 @@ def export_onnx(
 
     Input `obs`: (batch, *obs_shape), float32, or uint8 where the environment gives bytes. Outputs
     `action`: the most probable one, as the environment takes it, int64 or float32, (batch,
-    *action_shape); `head`: logits or means, float32, (batch, H); `value`: float32, (batch,).
-    Before it is written, onnxruntime must give what the policy gives.
+    *action_shape); `head`: logits or means, or what an actor gives, float32, (batch, H); `value`:
+    float32, (batch,), which an actor does not have. Before it is written, onnxruntime must give
+    what the policy gives.
 
     Args:
         network: perceptrons, or a module of the user's own.
@@ -126,7 +133,7 @@ def export_onnx(
             f"exporting to ONNX needs onnx, onnxscript, onnxruntime and torch ({error}): "
             "pip install 'hotloop[train,export]'"
         ) from error
-    policy = TracedPolicy(network, snapshot)
+    policy, has_value = TracedPolicy(network, snapshot), not isinstance(network, Actor)
     # Not a batch of 1 or 2: the tracer might take that for all there is.
     example = torch.from_numpy(_some_obs(network, 3))
     try:
@@ -135,7 +142,7 @@ def export_onnx(
                 policy,
                 (example,),
                 input_names=["obs"],
-                output_names=["action", "head", "value"],
+                output_names=["action", "head", "value"] if has_value else ["action", "head"],
                 dynamic_shapes={"obs": {0: torch.export.Dim("batch")}},
                 opset_version=OPSET,
                 dynamo=True,
@@ -159,12 +166,17 @@ def export_onnx(
 def _interface(network: Network) -> dict[str, Any]:
     """What goes in and comes out, as JSON."""
     obs_spec, action_spec = network.obs_spec.to_json(), network.action_spec
+    if isinstance(network, Actor):
+        head = network.kind
+    else:
+        head = "means" if network.is_continuous else "logits"
     return {
         "obs_shape": obs_spec["shape"],
         "obs_dtype": obs_spec["dtype"],
         "obs_layout": obs_spec["layout"],
         "action": action_spec.kind,
         "action_shape": list(action_spec.shape),
+        "head": head,
     }
 
 
@@ -179,8 +191,11 @@ def _check(network: Network, snapshot: PolicySnapshot, onnxruntime: Any, content
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         for num_rows in (1, 5):
             obs = _some_obs(network, num_rows)
-            head, value = session.run(["head", "value"], {"obs": obs})
-            for ours, theirs in ((policy.head(obs), head), (policy.value(obs), value)):
+            wanted = {"head": policy.head(obs)}
+            if policy.has_value:
+                wanted["value"] = policy.value(obs)
+            got = session.run(list(wanted), {"obs": obs})
+            for ours, theirs in zip(wanted.values(), got, strict=True):
                 np.testing.assert_allclose(theirs, ours, rtol=_LAST_BITS, atol=_LAST_BITS)
     except AssertionError as error:
         difference = next(line for line in str(error).split("\n") if "difference" in line.lower())

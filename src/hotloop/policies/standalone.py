@@ -47,6 +47,9 @@ class Policy:
         batch, is_single = self._batch(obs)
         head = self._head(batch)
         if self.about["action"] == "box":
+            if "half" in self._arrays:
+                unit = np.tanh(head[:, : len(self._arrays["half"])])
+                head = unit * self._arrays["half"] + self._arrays["centre"]
             action = head.reshape(len(batch), *self.action_shape)
             action = np.clip(action, self._arrays["low"], self._arrays["high"])
         elif self.about["action"] == "discrete":
@@ -58,13 +61,27 @@ class Policy:
         return action[0] if is_single else action
 
     def head(self, obs: np.ndarray) -> np.ndarray:
-        """Logits, or the means of continuous actions: float32, (H,) or (B, H)."""
+        """What the actions are taken from: float32, (H,) or (B, H).
+
+        By `about["head"]`, `logits`; `means` of continuous actions; `action_values`, one for each
+        action; `deterministic`, actions before tanh; `squashed_gaussian`, means before tanh, and
+        as many numbers that say how far actions were spread while they were learned.
+        """
         batch, is_single = self._batch(obs)
         head = self._head(batch)
         return head[0] if is_single else head
 
     def value(self, obs: np.ndarray) -> np.ndarray:
-        """The value function's estimate: float32, () or (B,)."""
+        """The value function's estimate: float32, () or (B,).
+
+        Raises:
+            ValueError: the policy was learned without one.
+        """
+        if not self.about["value_layers"]:
+            raise ValueError(
+                f"a policy with a head of {self.about['head']} has no value function beside it: "
+                "`head` gives all that it says"
+            )
         batch, is_single = self._batch(obs)
         value = self._perceptron(batch, self.about["value_layers"])[:, 0]
         return value[0] if is_single else value

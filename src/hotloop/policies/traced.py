@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hotloop.policies.actor_critic import ActorCritic
+from hotloop.policies.actors import Actor
 from hotloop.policies.modules import ModuleActorCritic
 from hotloop.policies.protocol import Network
 from hotloop.policies.snapshot import PolicySnapshot
@@ -34,26 +35,35 @@ class TracedPolicy(nn.Module):
             for name in ("low", "high"):
                 bound = np.asarray(getattr(spec, name), np.float32).reshape(spec.shape)
                 self.register_buffer(name, torch.from_numpy(bound))
+        self._is_squashed = False
+        if isinstance(network, Actor) and network.is_continuous:
+            self._is_squashed = True
+            centre, half = network.action_scale
+            self.register_buffer("action_centre", torch.from_numpy(centre))
+            self.register_buffer("action_half", torch.from_numpy(half))  # `half` is a method
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Greedy action, head and value.
+    def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
+        """Greedy action, head and, but for an actor, value.
 
         Args:
             obs: (B, *obs_shape), float32, or uint8 where the environment gives bytes.
 
         Returns:
             The action as the environment takes it, int64 or float32, (B, *action_shape); logits or
-            means, float32, (B, H); the value, float32, (B,).
+            means, or what an actor gives, float32, (B, H); the value, float32, (B,).
         """
         if self._is_scaled:
             mean, std = self.get_buffer("mean"), self.get_buffer("std")
             obs = ((obs.to(torch.float32) - mean) / std).clamp(-self._clip, self._clip)
-        head, value = self._network(obs)
-        return self._action(head), head, value.reshape(-1)
+        head, *value = self._network(obs)
+        return self._action(head), head, *(x.reshape(-1) for x in value)
 
     def _action(self, head: Tensor) -> Tensor:
         spec = self._spec
         if spec.kind == "box":
+            if self._is_squashed:
+                half = self.get_buffer("action_half")
+                head = torch.tanh(head[:, : len(half)]) * half + self.get_buffer("action_centre")
             means = head.reshape(-1, *spec.shape)
             return torch.clamp(means, self.get_buffer("low"), self.get_buffer("high"))
         if spec.kind == "discrete":
@@ -61,6 +71,17 @@ class TracedPolicy(nn.Module):
         starts = spec.starts or (0,) * len(spec.nvec)
         parts = zip(head.split(spec.nvec, 1), starts, strict=True)
         return torch.stack([part.argmax(1) + start for part, start in parts], 1)
+
+
+class _Perceptron(nn.Module):
+    """An `Actor` of torch's own layers."""
+
+    def __init__(self, network: Actor, params: dict[str, Array]) -> None:
+        super().__init__()
+        self._policy = _layers(network, params, network.layer_names, ends_in_head=True)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor]:
+        return (self._policy(obs.flatten(1).to(torch.float32)),)
 
 
 class _Perceptrons(nn.Module):
@@ -78,7 +99,11 @@ class _Perceptrons(nn.Module):
 
 
 def _layers(
-    network: ActorCritic, params: dict[str, Array], names: list[str], *, ends_in_head: bool
+    network: ActorCritic | Actor,
+    params: dict[str, Array],
+    names: list[str],
+    *,
+    ends_in_head: bool,
 ) -> nn.Sequential:
     layers: list[nn.Module] = []
     for name in names:
@@ -92,6 +117,8 @@ def _layers(
 
 
 def _with_parameters(network: Network, snapshot: PolicySnapshot) -> nn.Module:
+    if isinstance(network, Actor):
+        return _Perceptron(network, snapshot.params)
     if isinstance(network, ActorCritic):
         return _Perceptrons(network, snapshot.params)
     assert isinstance(network, ModuleActorCritic)

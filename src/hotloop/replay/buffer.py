@@ -494,6 +494,8 @@ class ReplayBuffer:
         with self._lock:
             saved = saving.load(type(self), Path(path), self._memory_map, like=self)
             self.num_samples = saved.num_samples
+            # Batches that this buffer gave may be drawn into again, whatever their size.
+            saved._store.make_scratch(int(self._store.handle[native.SCRATCH_SIZE]))
             self._bind(saved._store)
 
     # What the public methods stand on.

@@ -83,7 +83,7 @@ def load(
     """A new buffer, of what the file holds, if that is of the make of another one."""
     with _opened(path) as (archive, header):
         for name, own in (_identity(like) if like is not None else {}).items():
-            if header.get(name) != own:
+            if _without_schedule(header.get(name)) != _without_schedule(own):
                 raise CheckpointError(
                     f"{path} is of a buffer with other {name}: {header.get(name)}, and this one "
                     f"has {own}: `ReplayBuffer.load` makes a buffer like the saved one"
@@ -113,6 +113,13 @@ def _identity(buffer: ReplayBuffer) -> dict[str, Any]:
         "sampler": sampler_to_json(buffer.sampler),
     }
     return json.loads(json.dumps(identity))
+
+
+def _without_schedule(value: Any) -> Any:
+    """A sampler's settings but for what a longer run changes; anything else as it is."""
+    if isinstance(value, dict):
+        return {name: x for name, x in value.items() if name != "beta_samples"}
+    return value
 
 
 def _nested(fields: list[Any]) -> dict[str, Any]:

@@ -118,8 +118,8 @@ def check_fields(
 ) -> None:
     """Refuse values that no run could use, before anything starts.
 
-    `seed` and `env_kwargs` are always checked, `hidden_sizes` and `activation` where there are any;
-    a field that is None is one that is switched off.
+    `seed`, `env_kwargs` and switches are always checked, `hidden_sizes` and `activation` where
+    there are any; a field that is None is one that is switched off, if its type has None.
 
     Args:
         config: the configuration, a dataclass.
@@ -136,6 +136,12 @@ def check_fields(
         if not is_good:
             raise ConfigError(f"`{name}` must {expected}, got {getattr(config, name)!r}")
 
+    for one in dataclasses.fields(config):
+        value = getattr(config, one.name)
+        if one.type in (bool, "bool"):
+            check(one.name, isinstance(value, bool), "be True or False")
+        if value is None:
+            check(one.name, "None" in str(one.type), "be given")
     for name in counts:
         value = getattr(config, name)
         if value is not None:

@@ -1,0 +1,192 @@
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.algorithms import dqn
+from hotloop.errors import ConfigError
+from hotloop.learner import torch_threads
+from hotloop.policies import ActingPolicy, Actor, PolicySnapshot
+from hotloop.runs import Checkpoint, RunDirectory
+from tests.policies.test_policies import DISCRETE, obs_spec
+from tests.reference import off_policy as reference
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+SMALL = {
+    "batch_size": 32,
+    "hidden_sizes": (16, 12),
+    "learning_rate": 4e-3,
+    "target_interval": 30,
+    "compile": "off",
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """More of them take longer to meet than these networks take."""
+    with torch_threads(1):
+        yield
+
+
+def learner(**options):
+    config = dqn.Config(**{**SMALL, **options})
+    sizes = config.hidden_sizes
+    if config.dueling:
+        sizes = (*sizes[:-1], 2 * sizes[-1])
+    actor = Actor(
+        kind="action_values",
+        obs_spec=obs_spec(3),
+        action_spec=DISCRETE,
+        hidden_sizes=sizes,
+        activation=config.activation,
+    )
+    return dqn.Learner(config, actor)
+
+
+def module_of(ours, flat):
+    make = reference.DuelingModule if ours.config.dueling else reference.actor_module
+    return make(ours.nets.actor, ours.nets.layout.unpack(flat))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"double": False, "huber": 1.0},
+        {"dueling": True, "max_grad_norm": 1.0, "tau": 0.5, "target_interval": 70},
+        {"dueling": True, "double": False, "activation": "tanh", "hidden_sizes": (24,)},
+        {"huber": 2.5, "max_grad_norm": 0.3, "activation": "tanh", "hidden_sizes": (8, 16, 8)},
+    ],
+)
+@pytest.mark.parametrize("weighed", [False, True])
+def test_update_is_the_usual_one(options, weighed):
+    """20 updates, beside modules and torch's own Adam."""
+    ours = learner(**options)
+    config, state = ours.config, ours.state
+    start = state.params.clone()
+    peer = reference.DQN(ours.nets.actor, ours.nets.layout.unpack(state.params), config)
+    rows = []
+    for k in range(20):
+        batch = reference.random_batch(3, DISCRETE, 32, seed=k, weighed=weighed)
+        td_error = ours.update(batch)
+        metrics, their_error = peer.update(batch)
+        rows.append(metrics)
+        torch.testing.assert_close(td_error.double(), their_error, rtol=1e-3, atol=1e-3)
+        ours.end_round(10 * k + 10)
+        if (10 * k + 10) % config.target_interval == 0:
+            peer.move_target()
+
+    assert (peer.num_linear > 50) == (config.huber is not None)
+    got = ours.metrics.means()
+    np.testing.assert_allclose(
+        [got[name] for name in dqn.METRICS], np.mean(rows, 0), rtol=1e-3, atol=1e-4
+    )
+    if config.max_grad_norm is not None:
+        assert got["grad_norm"] > config.max_grad_norm  # the bound makes a difference
+    assert (state.params - start).abs().mean() > 0.01
+    assert (state.params - state.target).abs().mean() > 1e-3
+    reference.assert_same_parameters(module_of(ours, state.params), peer.network)
+    reference.assert_same_parameters(module_of(ours, state.target), peer.target)
+    # What acts is the same network, folded to a perceptron.
+    policy = ActingPolicy(ours.nets.actor, PolicySnapshot(0, ours.acting))
+    with torch.no_grad():
+        want = module_of(ours, state.params)(batch.obs.double())
+    np.testing.assert_allclose(policy.head(batch.obs.numpy()), want, rtol=1e-4, atol=1e-4)
+
+
+def test_the_target_network_moves_when_it_is_due():
+    """After each 30 transitions, once a round, however many there are in a round."""
+    ours = learner()
+    moved = []
+    for k, timesteps in enumerate([10, 29, 30, 31, 95, 119, 120]):
+        ours.update(reference.random_batch(3, DISCRETE, 32, seed=k))
+        before = ours.state.target.clone()
+        ours.end_round(timesteps)
+        moved.append(not torch.equal(before, ours.state.target))
+        assert torch.equal(ours.state.target, ours.state.params) == moved[-1]
+    assert moved == [False, False, True, False, True, False, True]
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_compiled_is_eager():
+    """100 updates, those of the target network included."""
+    options = {"dueling": True, "huber": 1.0, "max_grad_norm": 1.0, "learning_rate": 1e-3}
+    eager, compiled = (learner(compile=mode, **options) for mode in ("off", "on"))
+    for k in range(100):
+        batch = reference.random_batch(3, DISCRETE, 32, seed=k, weighed=True)
+        errors = eager.update(batch), compiled.update(batch)
+        torch.testing.assert_close(*errors, rtol=1e-3, atol=1e-3)
+        for one in (eager, compiled):
+            one.end_round(10 * k)
+    for name in ("params", "target"):
+        difference = (getattr(eager.state, name) - getattr(compiled.state, name)).abs()
+        assert difference.mean() < 1e-5, name
+    assert eager.metrics.means() == pytest.approx(compiled.metrics.means(), rel=1e-3, abs=1e-4)
+    assert compiled.executions[0].choice.is_compiled
+    assert compiled.executions[0].num_recompilations == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": -1.0}, "`learning_rate` must be positive and finite, got -1.0"),
+        ({"learning_rate": None}, "`learning_rate` must be given, got None"),
+        ({"huber": 0.0}, "`huber` must be positive and finite, got 0.0"),
+        ({"max_grad_norm": math.inf}, "`max_grad_norm` must be positive and finite, got inf"),
+        ({"tau": 2.0}, r"`tau` must lie in \[0, 1\] and finite, got 2.0"),
+        ({"target_interval": 0}, "`target_interval` must be a positive integer, got 0"),
+        ({"epsilon_start": 1.1}, r"`epsilon_start` must lie in \[0, 1\] and finite, got 1.1"),
+        ({"epsilon_end": -0.1}, r"`epsilon_end` must lie in \[0, 1\] and finite, got -0.1"),
+        ({"exploration_fraction": 0.0}, "`exploration_fraction` must be positive and finite"),
+        ({"exploration_fraction": 1.5}, r"`exploration_fraction` must lie in \[0, 1\]"),
+        ({"double": 1}, "`double` must be True or False, got 1"),
+        ({"dueling": "yes"}, "`dueling` must be True or False, got 'yes'"),
+    ],
+)
+def test_bad_values(options, message):
+    with pytest.raises(ConfigError, match=message):
+        dqn.Config(**options)
+
+
+def test_a_preset_gives_way_to_options():
+    assert dqn.preset("CartPole-v1").total_timesteps == 100_000
+    assert dqn.preset("CartPole-v1", learning_starts=7).learning_starts == 7
+    assert dqn.preset("Acrobot-v1") == dqn.Config(env_id="Acrobot-v1")
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_what_a_learner_holds_comes_back(dueling):
+    ours = learner(dueling=dueling)
+    for k in range(4):
+        ours.update(reference.random_batch(3, DISCRETE, 32, seed=k))
+        ours.end_round(10 * k + 10)
+    arrays, state = ours.to_arrays(), ours.to_json()
+    snapshot = PolicySnapshot(4, {name: array.copy() for name, array in ours.acting.items()})
+    checkpoint = Checkpoint(
+        network={}, snapshot=snapshot, arrays=lambda: arrays, state={"learner": state}
+    )
+    other = learner(dueling=dueling, seed=9)
+    other.load(checkpoint, arrays)
+    for name, array in snapshot.params.items():
+        np.testing.assert_array_equal(other.acting[name], array, name)
+    for k in range(3):  # until the target network moves again
+        batch = reference.random_batch(3, DISCRETE, 32, seed=4 + k)
+        torch.testing.assert_close(ours.update(batch), other.update(batch), rtol=0, atol=0)
+        for one in (ours, other):
+            one.end_round(10 * k + 50)
+    for name, array in ours.to_arrays().items():
+        np.testing.assert_array_equal(array, other.to_arrays()[name], name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_cartpole_is_solved(tmp_path, seed):
+    options = {"eval_interval": 100_000, "eval_episodes": 20, "run_dir": str(tmp_path / "run")}
+    dqn.train(dqn.preset("CartPole-v1", seed=seed, **options))
+    evaluation = RunDirectory.open(tmp_path / "run").metrics()[-1]["evaluation"]
+    assert evaluation["timesteps"] == 100_000
+    assert evaluation["mean_return"] >= 475

@@ -1,0 +1,942 @@
+"""What SAC, TD3 and DQN share: collecting, the count of updates, replay, resume, bad input."""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import re
+import signal
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from safetensors.numpy import load_file
+
+from hotloop.algorithms import dqn, off_policy, ppo, sac, td3
+from hotloop.envs import make_vec
+from hotloop.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailure,
+    NonFiniteError,
+    SpaceError,
+)
+from hotloop.policies import ActingPolicy
+from hotloop.replay import Prioritized, Proportional, RankBased, Uniform
+from hotloop.rollouts.evaluation import evaluate
+from hotloop.runs import RunDirectory
+from tests import toy_envs
+from tests.algorithms.test_session import assert_same_run
+
+SMALL = {
+    "total_timesteps": 200,
+    "learning_starts": 40,
+    "batch_size": 16,
+    "buffer_size": 500,
+    "hidden_sizes": (8,),
+    "train_frequency": 1,
+    "update_to_data": 1.0,
+    "report_interval": 50,
+    "compile": "off",
+    "torch_threads": 1,
+}
+ENVS = {sac: toy_envs.ReachTheTarget, td3: toy_envs.ReachTheTarget, dqn: toy_envs.ChooseTheSign}
+LONG = {sac: "Pendulum-v1", td3: "Pendulum-v1", dqn: "CartPole-v1"}  # episodes of many steps
+KINDS = ["uniform", "prioritized", "proportional", "rank"]
+
+of_each = pytest.mark.parametrize(
+    "algorithm", [sac, td3, dqn], ids=lambda module: module.__name__.rpartition(".")[2]
+)
+
+
+def make_config(algorithm, tmp_path, name="run", **options):
+    return algorithm.Config(run_dir=str(tmp_path / name), **{**SMALL, **options})
+
+
+def train(algorithm, tmp_path, env=None, name="run", on_report=None, **options):
+    if env is None and "env_id" not in options:
+        env = ENVS[algorithm]
+    config = make_config(algorithm, tmp_path, name, **options)
+    return algorithm.train(config, env=env, on_report=on_report)
+
+
+def lines_of(result):
+    return RunDirectory.open(result.run_dir).metrics()
+
+
+def weights_of(path):
+    """All that is learned, and what learns it."""
+    checkpoint = RunDirectory.open(path).checkpoints.load()
+    return {**checkpoint.snapshot.params, **checkpoint.arrays()}
+
+
+def assert_same_weights(first, second):
+    a, b = weights_of(first), weights_of(second)
+    assert a.keys() == b.keys()
+    for name, array in a.items():
+        np.testing.assert_array_equal(array, b[name], name)
+
+
+@pytest.fixture
+def buffers(monkeypatch):
+    """The replay buffers that are made."""
+    made, make = [], off_policy.OffPolicyConfig.make_replay
+
+    def note(config, envs):
+        made.append(make(config, envs))
+        return made[-1]
+
+    monkeypatch.setattr(off_policy.OffPolicyConfig, "make_replay", note)
+    return made
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """All batches that DQN learns from, (obs, reward, next_obs, discount) a row."""
+    rows, update = [], dqn.Learner.update
+
+    def note(self, batch):
+        parts = (batch.obs, batch.reward[:, None], batch.next_obs, batch.discount[:, None])
+        rows.extend(map(tuple, torch.cat(parts, 1).tolist()))
+        return update(self, batch)
+
+    monkeypatch.setattr(dqn.Learner, "update", note)
+    return rows
+
+
+class Counting(gymnasium.Env):
+    """Observes its number and its steps; the reward doubles with each step of an episode."""
+
+    observation_space = spaces.Box(0.0, 1e9, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, number, length, ending):
+        self.number, self.length, self.ending = number, length, ending
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.array([self.number, 0], np.float32), {}
+
+    def step(self, action):
+        reward = 2.0**self.count
+        self.count += 1
+        ended = self.count == self.length
+        obs = np.array([self.number, self.count], np.float32)
+        return (
+            obs,
+            reward,
+            ended and self.ending == "terminated",
+            ended and self.ending == "truncated",
+            {},
+        )
+
+
+class Strikes(gymnasium.Wrapper):
+    """Does something in one step, counted over all episodes."""
+
+    def __init__(self, env, at, strike):
+        super().__init__(env)
+        self.countdown, self.strike = at, strike
+
+    def step(self, action):
+        result = self.env.step(action)
+        self.countdown -= 1
+        return self.strike(result) if self.countdown == 0 else result
+
+
+def interrupt(result):
+    signal.raise_signal(signal.SIGINT)
+    return result
+
+
+def fail(result):
+    raise RuntimeError("the simulator diverged")
+
+
+def overflow(result):
+    obs, _, *rest = result
+    return obs, 3e38, *rest
+
+
+def striking(make, at, strike):
+    """A factory whose first environment strikes, and whose later ones do not."""
+    made = itertools.count()
+
+    def factory():
+        env = make()
+        return Strikes(env, at, strike) if next(made) == 0 else env
+
+    return factory
+
+
+# --- what is learned from ------------------------------------------------------------------------
+
+
+# (number, step, reward, number, next step, γ^m): of an episode of 4 steps and one of 2, γ = 0.5;
+# last, what takes the place of the discount where an episode terminates.
+ONE_STEP = [
+    (0, 0, 1.0, 0, 1, 0.5, 0.5),
+    (0, 1, 2.0, 0, 2, 0.5, 0.5),
+    (0, 2, 4.0, 0, 3, 0.5, 0.5),
+    (0, 3, 8.0, 0, 4, 0.5, 0.0),
+    (1, 0, 1.0, 1, 1, 0.5, 0.5),
+    (1, 1, 2.0, 1, 2, 0.5, 0.0),
+]
+THREE_STEPS = [
+    (0, 0, 3.0, 0, 3, 0.125, 0.125),  # 1 + 2/2 + 4/4
+    (0, 1, 6.0, 0, 4, 0.125, 0.0),  # 2 + 4/2 + 8/4
+    (0, 2, 8.0, 0, 4, 0.25, 0.0),  # 4 + 8/2
+    (0, 3, 8.0, 0, 4, 0.5, 0.0),
+    (1, 0, 2.0, 1, 2, 0.25, 0.0),  # 1 + 2/2
+    (1, 1, 2.0, 1, 2, 0.5, 0.0),
+]
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+@pytest.mark.parametrize(("n_step", "rows"), [(1, ONE_STEP), (3, THREE_STEPS)])
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_termination_stops_the_bootstrap_and_truncation_does_not(
+    tmp_path, drawn, ending, n_step, rows, num_envs
+):
+    numbers = itertools.count()
+
+    def factory():
+        number = next(numbers)
+        return Counting(number, length=4 if number == 0 else 2, ending=ending)
+
+    train(dqn, tmp_path, factory, num_envs=num_envs, n_step=n_step, gamma=0.5)
+    want = {
+        (*row[:5], row[6] if ending == "terminated" else row[5])
+        for row in rows
+        if row[0] < num_envs
+    }
+    assert set(drawn) == want
+
+
+def test_the_target_is_made_of_what_is_drawn(tmp_path):
+    """Reward 1 at each step for ever: the value is 1 / (1 − γ) = 2, wherever it is cut off."""
+    options = {"total_timesteps": 1500, "learning_rate": 3e-3, "gamma": 0.5, "target_interval": 50}
+    result = train(dqn, tmp_path, toy_envs.ConstantReward, num_envs=2, **options)
+    obs = np.linspace(0, 0.9, 10, dtype=np.float32)[:, None].repeat(2, 1)
+    np.testing.assert_allclose(result.policy.head(obs), 2.0, atol=0.1)
+
+
+# --- whole trainings -----------------------------------------------------------------------------
+
+
+@of_each
+def test_learns(tmp_path, algorithm):
+    options = {"hidden_sizes": (32, 32), "batch_size": 64, "learning_starts": 200}
+    rates = {
+        sac: {"policy_learning_rate": 3e-3, "critic_learning_rate": 3e-3, "policy_frequency": 1},
+        td3: {"learning_rate": 3e-3, "policy_frequency": 1, "tau": 0.05},
+        dqn: {"learning_rate": 3e-3, "target_interval": 50},
+    }
+    length = {"total_timesteps": 400 if algorithm is dqn else 1500, "buffer_size": 1500}
+    result = train(algorithm, tmp_path, **options, **rates[algorithm], **length)
+    assert result.status == "finished"
+    single = ENVS[algorithm]()
+    returns = []
+    for seed in range(50):
+        obs, _ = single.reset(seed=seed)
+        returns.append(single.step(result.policy.act(obs))[1])
+    best = 1.0 if algorithm is dqn else 0.0
+    assert np.mean(returns) > best - 0.02
+
+
+@of_each
+def test_one_seed_one_run(tmp_path, algorithm):
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        train(algorithm, tmp_path, env_id=LONG[algorithm], name=name, seed=seed, num_envs=2)
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+    first, other = weights_of(tmp_path / "a"), weights_of(tmp_path / "c")
+    assert not np.array_equal(first["policy.0.weight"], other["policy.0.weight"])
+
+
+@of_each
+def test_the_run_directory_tells_the_run(tmp_path, algorithm):
+    reports = []
+    options = {"total_timesteps": 220, "num_envs": 3, "on_report": reports.append}
+    result = train(algorithm, tmp_path, checkpoint_interval=100, keep_checkpoints=9, **options)
+    assert result.timesteps == 222  # whole rounds of 3
+    assert result.status == "finished"
+    assert result.execution.endswith("eager, as asked")
+    run, lines = RunDirectory.open(result.run_dir), lines_of(result)
+    # A report is due 50 transitions after the last one, in whole rounds; the last at the end.
+    assert [line["timesteps"] for line in lines] == [51, 102, 153, 204, 222]
+    assert [report.timesteps for report in reports] == [0, 51, 102, 153, 204, 222]
+    assert [line["replay_size"] for line in lines] == [51, 102, 153, 204, 222]
+    # The first update comes with the 40th transition, and the first round from there on ends at 42.
+    assert [line["num_updates"] for line in lines] == [10, 61, 112, 163, 181]
+    names = {
+        sac: {*sac.CRITIC_METRICS, *sac.POLICY_METRICS},
+        td3: {*td3.CRITIC_METRICS, *td3.POLICY_METRICS},
+        dqn: set(dqn.METRICS),
+    }[algorithm]
+    for line in lines:
+        assert names < set(line)
+        assert np.isfinite([line[name] for name in names]).all()
+    assert sum(len(line["episode_returns"]) for line in lines) == 222  # of one step each
+    assert reports[-1].mean_return == pytest.approx(result.mean_return)
+    numbers = ["step-000000000102", "step-000000000204", "step-000000000222"]
+    assert sorted(run.checkpoints.names()) == ["last", *numbers]
+    _, snapshot, state = run.load_policy()
+    assert (state["timesteps"], snapshot.version) == (222, 181)
+    assert result.policy.version == 181
+    obs = np.zeros(result.policy.network.obs_spec.shape, np.float32)
+    network, snapshot, _ = run.load_policy()
+    np.testing.assert_array_equal(ActingPolicy(network, snapshot).act(obs), result.policy.act(obs))
+    saved = json.loads((run.path / "config.json").read_text())
+    assert saved["config"]["learning_starts"] == 40
+    assert len(list((run.path / "timing").iterdir())) == 1
+
+
+@of_each
+def test_on_report_stops(tmp_path, algorithm):
+    result = train(algorithm, tmp_path, on_report=lambda report: report.timesteps >= 100)
+    assert (result.status, result.timesteps) == ("stopped", 100)
+    assert RunDirectory.open(result.run_dir).load_policy()[2]["timesteps"] == 100
+
+
+@of_each
+def test_evaluations_play_the_most_probable_actions(tmp_path, algorithm):
+    train(algorithm, tmp_path, eval_interval=100, eval_episodes=5, name="a")
+    train(algorithm, tmp_path, name="b")
+    run = RunDirectory.open(tmp_path / "a")
+    evaluations = [line["evaluation"] for line in run.metrics() if "evaluation" in line]
+    assert [one["timesteps"] for one in evaluations] == [100, 200]
+    network, snapshot, _ = run.load_policy()
+    envs = make_vec(ENVS[algorithm], 1, seed=1, stream="evaluation")
+    episodes = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=5)
+    assert [one.undiscounted_return for one in episodes] == evaluations[1]["returns"]
+    # And change nothing that is learned.
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+
+
+# --- replay --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sampler", "weight_from"),
+    [
+        ({}, Uniform(replacement=True), None),
+        ({"replay_replacement": False}, Uniform(replacement=False), None),
+        ({"replay": "prioritized"}, Prioritized(alpha=0.6, beta=0.4, beta_samples=160), None),
+        (
+            {"replay": "prioritized", "replay_alpha": 0.3, "replay_beta": 0.2},
+            Prioritized(alpha=0.3, beta=0.2, beta_samples=160),
+            None,
+        ),
+        ({"replay": "rank"}, RankBased(alpha=0.7, beta=0.5, beta_samples=160), None),
+        (
+            {"replay": "rank", "replay_alpha": 0.0, "replay_beta": 1},
+            RankBased(alpha=0.0, beta=1, beta_samples=160),
+            None,
+        ),
+        (
+            {"replay": "proportional"},
+            Proportional(replacement=False, shift="min"),
+            "episode_return",
+        ),
+        (
+            {
+                "replay": "proportional",
+                "replay_shift": 2.5,
+                "replay_replacement": True,
+                "replay_weight_from": "return_to_go",
+            },
+            Proportional(replacement=True, shift=2.5),
+            "return_to_go",
+        ),
+    ],
+)
+def test_replay_settings_reach_the_buffer(tmp_path, buffers, options, sampler, weight_from):
+    options = {"n_step": 2, "gamma": 0.9, "num_envs": 2, "seed": 3, **options}
+    result = train(dqn, tmp_path, env_id="CartPole-v1", **options)
+    (buffer,) = buffers
+    assert buffer.sampler == sampler
+    wanted = {"capacity": 500, "num_envs": 2, "n_step": 2, "gamma": 0.9}
+    assert buffer.settings.items() >= {**wanted, "weight_from": weight_from}.items()
+    assert result.status == "finished"
+    assert lines_of(result)[-1]["num_updates"] == 161
+
+
+@of_each
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_replay_with_each_algorithm(tmp_path, buffers, algorithm, kind):
+    result = train(algorithm, tmp_path, env_id=LONG[algorithm], replay=kind, update_to_data=2)
+    assert result.status == "finished"
+    assert lines_of(result)[-1]["num_updates"] == 322
+    (buffer,) = buffers
+    assert buffer.num_added == 200
+    if kind in ("prioritized", "rank"):
+        assert buffer.num_samples == 322  # priorities change before the next batch is drawn
+        assert len(set(buffer.sample(64).probability.tolist())) > 10
+
+
+def test_priorities_are_td_errors(tmp_path, monkeypatch, buffers):
+    """What an update gives back is what its own transitions weigh from then on."""
+    errors, update = [], sac.Learner.update
+
+    def note(self, batch):
+        errors.append((batch.obs.numpy().copy(), update(self, batch)))
+        return errors[-1][1]
+
+    monkeypatch.setattr(sac.Learner, "update", note)
+    options = {"replay": "prioritized", "replay_alpha": 1.0, "total_timesteps": 100}
+    train(sac, tmp_path, **options)
+    (buffer,) = buffers
+    latest = {
+        obs.tobytes(): error
+        for batch, td_error in errors
+        for obs, error in zip(batch, td_error.tolist(), strict=True)
+    }
+    batch = buffer.sample(64)
+    weighed = {
+        obs.tobytes(): probability
+        for obs, probability in zip(batch.obs, batch.probability, strict=True)
+    }
+    known = [key for key in weighed if key in latest]
+    assert len(known) > 20
+    ratios = [weighed[key] / (latest[key] + 1e-6) for key in known]
+    np.testing.assert_allclose(ratios, ratios[0], rtol=1e-4)
+
+
+def test_importance_weights_reach_the_loss(tmp_path, monkeypatch):
+    seen, update = [], dqn.Learner.update
+    monkeypatch.setattr(
+        dqn.Learner,
+        "update",
+        lambda self, b: (seen.append(b.importance.clone()), update(self, b))[1],
+    )
+    train(dqn, tmp_path, replay="prioritized")
+    assert all(x.min() > 0 and x.max() <= 1 for x in seen)
+    assert min(x.min() for x in seen) < 0.9
+    seen.clear()
+    train(dqn, tmp_path, name="uniform")
+    assert all((x == 1).all() for x in seen)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "proportional"])
+def test_a_batch_without_replacement_holds_nothing_twice(tmp_path, monkeypatch, kind):
+    """Also where several updates are due and the buffer holds but one batch of transitions."""
+    seen, update = [], sac.Learner.update
+    monkeypatch.setattr(
+        sac.Learner, "update", lambda self, b: (seen.append(b.obs.tolist()), update(self, b))[1]
+    )
+    options = {"replay": kind, "replay_replacement": False, "update_to_data": 4}
+    train(sac, tmp_path, learning_starts=16, total_timesteps=60, **options)
+    assert len(seen) == 4 * 45
+    assert all(len(set(map(tuple, obs))) == 16 for obs in seen)
+
+
+# --- how many updates, and when ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "updates"),
+    [
+        # From the 40th transition on, one for each.
+        ({}, [0, 0, 0, 1, 11, 21, 31, 41, 51, 61]),
+        ({"update_to_data": 0.25}, [0, 0, 0, 0, 2, 5, 7, 10, 12, 15]),
+        ({"update_to_data": 4, "num_envs": 2}, [0, 0, 0, 4, 44, 84, 124, 164, 204, 244]),
+        ({"train_frequency": 5, "update_to_data": 0.3}, [0, 0, 0, 0, 3, 6, 9, 12, 15, 18]),
+        ({"train_frequency": 5, "num_envs": 2}, [0, 0, 0, 1, 11, 21, 31, 41, 51, 61]),
+        # A batch must be there.
+        ({"learning_starts": 0}, [0, 5, 15, 25, 35, 45, 55, 65, 75, 85]),
+        # Of n_step 3, the last two transitions wait for what follows them.
+        ({"learning_starts": 0, "n_step": 3, "env_id": "CartPole-v1"}, None),
+    ],
+)
+def test_updates_are_made_when_they_are_due(tmp_path, monkeypatch, options, updates):
+    rounds, draw = [], off_policy.Batches.draw
+    monkeypatch.setattr(
+        off_policy.Batches, "draw", lambda self, n: (rounds.append(n), draw(self, n))[1]
+    )
+    result = train(dqn, tmp_path, total_timesteps=100, report_interval=10, **options)
+    got = [int(line["num_updates"]) for line in lines_of(result)]
+    if updates is None:
+        assert 80 <= got[-1] <= 85
+    else:
+        assert got == updates
+    assert sum(rounds) == got[-1]
+    if options.get("update_to_data") == 4:  # several batches are drawn at once
+        assert rounds == [4, *[8] * 30]
+    if options.get("train_frequency") == 5 and "num_envs" in options:
+        assert rounds == [1, *[8, 2] * 6]
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("algorithm", [sac, td3])
+def test_actions_are_uniform_until_learning_begins(tmp_path, algorithm, num_envs):
+    actions = []
+
+    class Records(toy_envs.ReachTheTarget):
+        action_space = spaces.Box(
+            np.array([-3.0, 0.5], np.float32), np.array([1.0, 1.0], np.float32)
+        )
+
+        def step(self, action):
+            actions.append(action.copy())
+            return super().step(action)
+
+    # What the policy would do is not uniform at all.
+    result = train(
+        algorithm,
+        tmp_path,
+        Records,
+        num_envs=num_envs,
+        learning_starts=900,
+        total_timesteps=930,
+        report_interval=900,
+        buffer_size=2000,
+    )
+    assert [line["num_updates"] for line in lines_of(result)] == [1, 31]
+    assert len(actions) == 930
+    everything = np.array(actions)
+    assert (everything >= [-3.0, 0.5]).all()
+    assert (everything <= [1.0, 1.0]).all()
+    unit = (everything[:900] - [-3.0, 0.5]) / [4.0, 0.5]
+    for column in unit.T:
+        counts = np.histogram(column, bins=10, range=(0, 1))[0]
+        assert counts.min() > 55  # of 90; six standard deviations are 54
+        assert counts.max() < 145
+    assert len(np.unique(unit[:, 0])) == 900
+
+
+def test_trains_where_resets_cost_a_step(tmp_path, buffers):
+    """Next-step autoreset: rows that are no transitions are neither counted nor learned from."""
+    options = {"env_kwargs": {"num_envs": 4}, "num_envs": 4, "learning_rate": 3e-3}
+    result = train(
+        dqn,
+        tmp_path,
+        toy_envs.next_step_signs,
+        total_timesteps=600,
+        buffer_size=1000,
+        exploration_fraction=0.3,
+        target_interval=50,
+        **options,
+    )
+    (buffer,) = buffers
+    assert buffer.num_added == len(buffer) == result.timesteps == 600
+    held = buffer.get(np.arange(600))
+    assert held.terminated.all()
+    np.testing.assert_array_equal(held.reward, held.action == (held.obs[:, 0] > 0))
+    lines = lines_of(result)
+    assert lines[-1]["num_updates"] == 561
+    assert sum(len(line["episode_returns"]) for line in lines) == 600
+    assert result.mean_return > 0.8
+
+
+# --- resume --------------------------------------------------------------------------------------
+
+
+RESUMED = {"save_replay": True, "total_timesteps": 250, "checkpoint_interval": 100, "num_envs": 2}
+
+
+@of_each
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"replay": "prioritized", "n_step": 3, "save_replay": True},
+        {"replay": "proportional", "train_frequency": 7, "update_to_data": 0.7},
+        {"replay": "rank", "learning_starts": 120},  # stopped before it learns, too
+    ],
+    ids=["uniform", "prioritized", "proportional", "rank"],
+)
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
+    options = {**RESUMED, "env_id": LONG[algorithm], **options}
+    if algorithm is dqn:
+        options |= {"dueling": True, "target_interval": 30, "tau": 0.5}
+    train(algorithm, tmp_path, name="whole", **options)
+    parts = make_config(algorithm, tmp_path, "parts", **options)
+    algorithm.train(parts, on_report=lambda report: report.timesteps >= 60)
+    path = tmp_path / "parts"
+    algorithm.train(parts, on_report=lambda r: r.timesteps >= 150, resume_from=path)
+    reports = []
+    result = algorithm.train(parts, on_report=reports.append, resume_from=path)
+    assert re.fullmatch(r"resumed at 1[5-9]\d steps", reports[0].resumed)
+    assert result.status == "finished"
+    assert_same_run(tmp_path / "whole", path)
+
+
+@of_each
+@pytest.mark.parametrize("at", [30, 133])
+def test_a_run_stopped_by_a_signal_goes_on_as_if_it_had_not(tmp_path, algorithm, at):
+    """Ctrl-C in the middle of a step: the round is finished, and no work is lost."""
+    options = {**RESUMED, "num_envs": 1, "replay": "prioritized"}
+
+    def make():
+        return gymnasium.make(LONG[algorithm])
+
+    train(algorithm, tmp_path, striking(make, 0, None), name="whole", **options)
+    config = make_config(algorithm, tmp_path, "parts", **options)
+    factory = striking(make, at, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        algorithm.train(config, env=factory)
+    run = RunDirectory.open(tmp_path / "parts")
+    assert run.load_policy()[2]["timesteps"] == run.metrics()[-1]["timesteps"] == at
+    reports = []
+    result = algorithm.train(config, env=factory, resume_from=run.path, on_report=reports.append)
+    assert reports[0].resumed == f"resumed at {at} steps"
+    assert result.timesteps == 250
+    assert_same_weights(tmp_path / "whole", run.path)
+
+
+def test_signals_are_heard_again_afterwards(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    train(dqn, tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@of_each
+def test_without_its_replay_a_run_goes_on_with_an_empty_one(tmp_path, buffers, algorithm):
+    config = make_config(algorithm, tmp_path, total_timesteps=300)
+    env, reports = ENVS[algorithm], []
+    algorithm.train(config, env=env, on_report=lambda report: report.timesteps >= 150)
+    assert not list((tmp_path / "run").glob("checkpoints/*/replay.zip"))
+    before = weights_of(tmp_path / "run")
+    result = algorithm.train(
+        config, env=env, resume_from=tmp_path / "run", on_report=reports.append
+    )
+    assert reports[0].resumed == (
+        "resumed at 150 steps; the replay buffer was not kept with this checkpoint and begins "
+        "empty (`save_replay` keeps it): learning waits for 40 transitions"
+    )
+    assert buffers[1].num_added == 150
+    lines = lines_of(result)
+    assert [line["timesteps"] for line in lines] == [50, 100, 150, 200, 250, 300]
+    # 150 + 40 is the first transition that is learned from again.
+    assert [line["num_updates"] for line in lines] == [11, 61, 111, 122, 172, 222]
+    after = weights_of(tmp_path / "run")
+    assert not np.array_equal(before["policy.0.weight"], after["policy.0.weight"])
+    assert np.abs(before["policy.0.weight"] - after["policy.0.weight"]).max() < 0.5
+
+
+def test_a_run_that_began_anew_may_be_resumed_while_it_waits(tmp_path):
+    """With the buffer from now on: it waits for what is left to wait for."""
+    config = make_config(dqn, tmp_path, total_timesteps=300, report_interval=10)
+    path, env = tmp_path / "run", ENVS[dqn]
+    dqn.train(config, env=env, on_report=lambda report: report.timesteps >= 150)
+    keeps = dataclasses.replace(config, save_replay=True)
+    dqn.train(keeps, env=env, on_report=lambda r: r.timesteps >= 170, resume_from=path)
+    result = dqn.train(keeps, env=env, resume_from=path)
+    updates = {line["timesteps"]: line["num_updates"] for line in lines_of(result)}
+    assert [updates[t] for t in (150, 170, 180, 190, 200)] == [111, 111, 111, 112, 122]
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_after_a_failure_the_buffer_is_ahead(tmp_path, drawn, n_step):
+    """What was collected after the checkpoint stays; no window of n steps reaches across."""
+    options = {"save_replay": True, "n_step": n_step, "gamma": 0.5, "buffer_size": 1000}
+    config = make_config(dqn, tmp_path, **options)
+    factory = striking(lambda: Counting(0, 30, "terminated"), 133, fail)
+    with pytest.raises(EnvironmentFailure, match="the simulator diverged"):
+        dqn.train(config, env=factory)
+    run = RunDirectory.open(tmp_path / "run")
+    assert run.load_policy()[2]["timesteps"] == 100
+    drawn.clear()
+    reports = []
+    result = dqn.train(config, env=factory, resume_from=run.path, on_report=reports.append)
+    assert reports[0].resumed == (
+        "resumed at 100 steps; the replay buffer holds 32 transitions from after the checkpoint"
+    )
+    assert result.timesteps == 200
+    assert lines_of(result)[-1]["num_updates"] == 161
+    for _, step, reward, _, next_step, discount in drawn:
+        count = int(next_step - step)
+        assert 1 <= count <= n_step
+        assert reward == sum(0.5**k * 2.0 ** (step + k) for k in range(count))
+        assert discount == (0.0 if next_step == 30 else 0.5**count)
+
+
+def test_windows_end_where_an_episode_can_not_be_brought_back(tmp_path, drawn):
+    """Another environment than before takes the first one's place: it begins anew."""
+    numbers = itertools.count()
+    config = make_config(dqn, tmp_path, save_replay=True, n_step=3, gamma=0.5)
+
+    def factory():
+        return Counting(next(numbers), 30, "truncated")
+
+    path, reports = tmp_path / "run", []
+    dqn.train(config, env=factory, on_report=lambda report: report.timesteps >= 100)
+    result = dqn.train(config, env=factory, resume_from=path, on_report=reports.append)
+    assert "the episodes of 1 of 1 environments can't be replayed" in reports[0].resumed
+    assert result.timesteps == 200
+    assert {(row[0], row[3]) for row in drawn} == {(0, 0), (1, 1)}
+
+
+def test_a_damaged_replay_file_loses_nothing(tmp_path):
+    config = make_config(dqn, tmp_path, save_replay=True, checkpoint_interval=50)
+    dqn.train(config, env=ENVS[dqn], on_report=lambda report: report.timesteps >= 150)
+    run = RunDirectory.open(tmp_path / "run")
+    file = run.path / "checkpoints" / "last" / "replay.zip"
+    whole, before = file.read_bytes(), (run.checkpoints.names(), run.metrics())
+    for content in (whole[:1000], whole[:-200], b"", whole.replace(b"PK", b"KP")):
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"replay\.zip is cut short or damaged"):
+            dqn.train(config, env=ENVS[dqn], resume_from=run.path)
+        assert (run.checkpoints.names(), run.metrics()) == before
+        assert file.read_bytes() == content
+    file.write_bytes(whole)
+    assert dqn.train(config, env=ENVS[dqn], resume_from=run.path).status == "finished"
+    dqn.train(dataclasses.replace(config, run_dir=str(tmp_path / "whole")), env=ENVS[dqn])
+    assert_same_run(tmp_path / "whole", run.path)
+
+
+def test_a_replay_file_of_an_earlier_checkpoint_is_refused(tmp_path):
+    config = make_config(dqn, tmp_path, save_replay=True)
+    path = tmp_path / "run"
+    dqn.train(config, env=ENVS[dqn], on_report=lambda report: report.timesteps >= 100)
+    early = (path / "checkpoints" / "last" / "replay.zip").read_bytes()
+    dqn.train(
+        config, env=ENVS[dqn], resume_from=path, on_report=lambda report: report.timesteps >= 150
+    )
+    (path / "checkpoints" / "last" / "replay.zip").write_bytes(early)
+    with pytest.raises(CheckpointError, match=r"50 transitions fewer than its checkpoint.*remove"):
+        dqn.train(config, env=ENVS[dqn], resume_from=path)
+    (path / "checkpoints" / "last" / "replay.zip").unlink()
+    assert dqn.train(config, env=ENVS[dqn], resume_from=path).status == "finished"
+
+
+def test_only_the_last_checkpoint_keeps_the_buffer(tmp_path):
+    options = {"checkpoint_interval": 50, "eval_interval": 50, "eval_episodes": 1}
+    result = train(dqn, tmp_path, save_replay=True, **options)
+    folders = sorted((result.run_dir / "checkpoints").glob("step-*"))
+    assert len(folders) >= 4
+    assert [(folder / "replay.zip").exists() for folder in folders] == [
+        *[False] * (len(folders) - 1),
+        True,
+    ]
+    # One before the last goes on without it.
+    reports, config = [], make_config(dqn, tmp_path, save_replay=True, **options)
+    dqn.train(config, env=ENVS[dqn], resume_from=folders[1], on_report=reports.append)
+    assert "begins empty" in reports[0].resumed
+    assert reports[-1].timesteps == 200
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_with_its_replay_may_become_longer(tmp_path, kind):
+    """β of the importance weights goes on over the longer run."""
+    config = make_config(sac, tmp_path, save_replay=True, replay=kind)
+    sac.train(config, env=ENVS[sac])
+    longer, reports = dataclasses.replace(config, total_timesteps=300), []
+    result = sac.train(
+        longer, env=ENVS[sac], resume_from=tmp_path / "run", on_report=reports.append
+    )
+    assert result.timesteps == 300
+    assert "the run is 300 steps long now and not 200" in reports[0].resumed
+    assert "begins empty" not in reports[0].resumed
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+class WithSpaces(toy_envs.ConstantReward):
+    """`ConstantReward` with other spaces."""
+
+    def __init__(self, *, obs=None, action=None):
+        super().__init__()
+        self.observation_space = obs or self.observation_space
+        self.action_space = action or self.action_space
+
+
+UNBOUNDED = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, np.inf], np.float32))
+IMAGES = spaces.Box(0, 255, (12, 12, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "made_of", "message"),
+    [
+        (sac, {}, r"continuous \(box\) action space is needed, got a discrete.*use dqn or ppo"),
+        (td3, {}, r"continuous \(box\) action space is needed, got a discrete.*use dqn or ppo"),
+        (
+            dqn,
+            {"action": spaces.Box(-1, 1, (2,), np.float32)},
+            r"takes the best of a number of discrete actions, got a box.*use sac, td3 or ppo",
+        ),
+        (sac, {"action": spaces.MultiDiscrete([2, 3])}, "got a multi_discrete one: use ppo"),
+        (td3, {"action": spaces.MultiDiscrete([2, 3])}, "got a multi_discrete one: use ppo"),
+        (dqn, {"action": spaces.MultiDiscrete([2, 3])}, r"got a multi_discrete space.*use ppo"),
+        (sac, {"action": UNBOUNDED}, r"which must be finite, got \[-1.0, -inf\] to \[1.0, inf\]"),
+        (td3, {"action": UNBOUNDED}, r"RescaleAction or give its space bounds, or use ppo"),
+        (dqn, {"obs": IMAGES}, r"images of shape \(12, 12, 3\) need a convolutional network"),
+        (
+            sac,
+            {"obs": IMAGES, "action": spaces.Box(-1, 1, (2,), np.float32)},
+            r"images of shape \(12, 12, 3\) need a convolutional network",
+        ),
+    ],
+)
+def test_spaces_that_do_not_fit(tmp_path, algorithm, made_of, message):
+    with pytest.raises(SpaceError, match=message):
+        train(algorithm, tmp_path, lambda: WithSpaces(**made_of))
+    assert not (tmp_path / "run").exists()
+
+
+@of_each
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_starts": 200}, r"less than `total_timesteps`, or nothing is learned, got 200"),
+        ({"learning_starts": 1.5}, "`learning_starts` must be an integer, got 1.5"),
+        ({"learning_starts": -1}, "`learning_starts` must not be negative and finite, got -1"),
+        ({"buffer_size": 15}, r"must hold a batch, `batch_size` = 16, got 15: raise it"),
+        ({"buffer_size": 17, "n_step": 3}, r"= 16 and 2 more for `n_step`, got 17: raise it"),
+        ({"buffer_size": 1e6}, "`buffer_size` must be a positive integer, got 1000000.0"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer, got 0"),
+        ({"batch_size": None}, "`batch_size` must be given, got None"),
+        ({"train_frequency": 0}, "`train_frequency` must be a positive integer, got 0"),
+        ({"n_step": 0}, "`n_step` must be a positive integer, got 0"),
+        ({"report_interval": 0}, "`report_interval` must be a positive integer, got 0"),
+        ({"num_envs": 0}, "`num_envs` must be a positive integer, got 0"),
+        ({"total_timesteps": "9"}, "`total_timesteps` must be a positive integer, got '9'"),
+        ({"update_to_data": 0.0}, "`update_to_data` must be positive and finite, got 0.0"),
+        ({"update_to_data": math.inf}, "`update_to_data` must be positive and finite, got inf"),
+        ({"update_to_data": 1e6}, "`update_to_data` must leave an end in sight, got 1000000.0"),
+        ({"gamma": 1.1}, r"`gamma` must lie in \[0, 1\] and finite, got 1.1"),
+        ({"gamma": math.nan}, r"`gamma` must lie in \[0, 1\] and finite, got nan"),
+        ({"hidden_sizes": ()}, "`hidden_sizes` must name at least one hidden layer, got none"),
+        ({"hidden_sizes": (8, 0)}, "`hidden_sizes` must be positive integers, got"),
+        ({"activation": "gelu"}, "`activation` must be 'tanh' or 'relu', got 'gelu'"),
+        ({"seed": -1}, "`seed` must be an integer in"),
+        ({"replay": "priority"}, "`replay` must be one of uniform, proportional, prio.*'priority'"),
+        ({"replay": None}, "`replay` must be given, got None"),
+        ({"replay_alpha": 0.5}, "`replay_alpha` belongs to `replay` prioritized or rank, got uni"),
+        (
+            {"replay_beta": 0.5, "replay": "proportional"},
+            "`replay_beta` belongs to `replay` prioritized or rank, got proportional",
+        ),
+        (
+            {"replay_weight_from": "return_to_go", "replay": "rank"},
+            "`replay_weight_from` belongs to `replay` proportional, got rank: leave one of them",
+        ),
+        ({"replay_shift": 1.0}, "`replay_shift` belongs to `replay` proportional, got uniform"),
+        (
+            {"replay_replacement": True, "replay": "prioritized"},
+            "`replay_replacement` belongs to `replay` uniform or proportional, got prioritized",
+        ),
+        (
+            {"replay_weight_from": "reward", "replay": "proportional"},
+            "`replay_weight_from` must be one of episode_return, .*got 'reward'",
+        ),
+        ({"replay_alpha": -1.0, "replay": "rank"}, "`replay_alpha` must not be negative"),
+        ({"replay_beta": math.nan, "replay": "rank"}, "`replay_beta` must not be negative"),
+        ({"replay_shift": math.inf, "replay": "proportional"}, "`shift` must be 'min' or a finite"),
+        ({"replay_replacement": 1}, "`replacement` must be True or False, got 1"),
+        ({"save_replay": "no"}, "`save_replay` must be True or False, got 'no'"),
+    ],
+)
+def test_bad_values(algorithm, options, message):
+    with pytest.raises(ConfigError, match=message):
+        algorithm.Config(**{**SMALL, **options})
+
+
+def test_a_way_of_running_that_is_not_known(tmp_path):
+    with pytest.raises(ConfigError, match="`compile` must be 'auto', 'on' or 'off', got 'yes'"):
+        train(dqn, tmp_path, compile="yes")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_another_algorithm_is_not_resumed(tmp_path):
+    train(sac, tmp_path, on_report=lambda report: report.timesteps >= 100)
+    config = make_config(td3, tmp_path)
+    with pytest.raises(ConfigError, match=r"is a run of sac, got td3: resume it with `hotloop"):
+        td3.train(config, env=ENVS[td3], resume_from=tmp_path / "run")
+    with pytest.raises(ConfigError, match="is a run of sac, got ppo"):
+        ppo.train(ppo.Config(), env=ENVS[td3], resume_from=tmp_path / "run")
+
+
+def test_another_network_is_not_resumed(tmp_path):
+    config = make_config(sac, tmp_path)
+    sac.train(config, env=ENVS[sac], on_report=lambda report: report.timesteps >= 100)
+    wider = dataclasses.replace(config, hidden_sizes=(9,))
+    with pytest.raises(ConfigError, match=r"hidden_sizes: \[8\] → \[9\]"):
+        sac.train(wider, env=ENVS[sac], resume_from=tmp_path / "run")
+
+
+# --- what is not finite --------------------------------------------------------------------------
+
+
+@of_each
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(tmp_path, algorithm, kind):
+    """A reward of 3e38, at the 90th step: neither its square nor its double is a float32."""
+    # All of the round's updates are made before anything acts on what came of them.
+    options = {"replay": kind, "train_frequency": 10, "batch_size": 30}
+    what = r"update (\d+) of iteration 2 gave NaN or infinity in .*loss.*is kept in (.*)$"
+    with pytest.raises(NonFiniteError, match=what) as caught:
+        train(algorithm, tmp_path, striking(ENVS[algorithm], 90, overflow), **options)
+    run = RunDirectory.open(tmp_path / "run")
+    assert run.load_policy()[2]["timesteps"] == 50
+    assert all(np.isfinite(array).all() for array in weights_of(run.path).values())
+    update, path = re.search(what, str(caught.value)).groups()
+    assert 31 <= int(update) <= 50  # the 90th step is there from the 31st update on
+    batch = load_file(path)
+    assert batch["obs"].shape == (30, *ENVS[algorithm].observation_space.shape)
+    assert batch["reward"].max() == np.float32(3e38)
+
+
+def test_a_batch_that_was_overwritten_is_not_kept(tmp_path):
+    """The critics are lost, the policy does not know yet, and the buffer turns round."""
+    options = {"buffer_size": 16, "policy_frequency": 1000, "learning_starts": 16}
+    message = r"of iteration 2 gave NaN.*critic_loss.*; its batch was overwritten since"
+    factory = striking(toy_envs.ReachTheTarget, 55, overflow)
+    with pytest.raises(NonFiniteError, match=message):
+        train(td3, tmp_path, factory, **options)
+    assert not (tmp_path / "run" / "nonfinite_batch.safetensors").exists()
+
+
+@of_each
+def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatch, algorithm):
+    """The last update of an iteration may spoil what no loss has seen yet."""
+    update = algorithm.Learner.update
+
+    def spoiled(self, batch):
+        td_error = update(self, batch)
+        if self.num_updates == 61:  # with the 100th transition
+            (self.state.params if algorithm is dqn else self.state.policy)[3] = float("inf")
+        return td_error
+
+    monkeypatch.setattr(algorithm.Learner, "update", spoiled)
+    what = "update 50 of iteration 2 gave NaN or infinity in the parameters"
+    with pytest.raises(NonFiniteError, match=what):
+        train(algorithm, tmp_path)
+    run = RunDirectory.open(tmp_path / "run")
+    assert run.load_policy()[2]["timesteps"] == 50
+    assert all(np.isfinite(array).all() for array in weights_of(run.path).values())
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+@of_each
+def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path, algorithm):
+    rates = ["learning_rate"]
+    if algorithm is sac:
+        rates = ["policy_learning_rate", "critic_learning_rate"]
+    with pytest.raises(NonFiniteError, match=r"lower `learning_rate`"):
+        train(algorithm, tmp_path, env_id=LONG[algorithm], **dict.fromkeys(rates, 1e38))
+
+
+def test_an_environment_that_gives_nan_is_named(tmp_path):
+    kwargs = {"how": "nan_obs", "at": 70}
+    with pytest.raises(EnvironmentFailure, match="environment 0"):
+        train(dqn, tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs)
+    run = RunDirectory.open(tmp_path / "run")
+    assert run.load_policy()[2]["timesteps"] == 50
+
+
+def test_nothing_is_left_of_a_run_that_fails_before_its_first_iteration(tmp_path):
+    kwargs = {"how": "raises", "at": 5}
+    with pytest.raises(EnvironmentFailure, match="the simulator diverged"):
+        train(dqn, tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs)
+    assert not os.path.exists(tmp_path / "run")
+
+
+def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
+    with torch.no_grad():
+        assert train(sac, tmp_path).status == "finished"

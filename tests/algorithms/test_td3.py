@@ -1,0 +1,175 @@
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.algorithms import td3
+from hotloop.errors import ConfigError
+from hotloop.learner import torch_threads
+from hotloop.policies import Actor, PolicySnapshot
+from hotloop.runs import Checkpoint, RunDirectory
+from tests.algorithms.test_sac import SMALL, UNEVEN, UNIT, noise_of
+from tests.policies.test_policies import obs_spec
+from tests.reference import off_policy as reference
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """More of them take longer to meet than these networks take."""
+    with torch_threads(1):
+        yield
+
+
+def learner(action_spec=UNIT, **options):
+    config = td3.Config(**{**SMALL, **options})
+    actor = Actor(
+        kind="deterministic",
+        obs_spec=obs_spec(3),
+        action_spec=action_spec,
+        hidden_sizes=tuple(config.hidden_sizes),
+        activation=config.activation,
+    )
+    return td3.Learner(config, actor)
+
+
+@pytest.mark.parametrize(
+    ("options", "action_spec"),
+    [
+        ({}, UNIT),
+        ({"policy_frequency": 1, "layer_norm": True, "tau": 0.3}, UNIT),
+        ({"policy_frequency": 3, "noise_clip": 0.1, "tau": 1.0, "hidden_sizes": (24,)}, UNEVEN),
+        ({"policy_noise": 0.8, "activation": "tanh", "hidden_sizes": (8, 16, 8)}, UNEVEN),
+    ],
+)
+@pytest.mark.parametrize("weighed", [False, True])
+def test_update_is_the_usual_one(options, action_spec, weighed):
+    """20 updates, beside modules and torch's own Adam."""
+    ours = learner(action_spec, learning_rate=4e-3, **options)
+    config, nets, state = ours.config, ours.nets, ours.state
+    start = state.policy.clone(), state.critics.clone()
+    peer = reference.TD3(
+        nets.actor,
+        nets.critics,
+        nets.policy_layout.unpack(state.policy),
+        nets.critics_layout.unpack(state.critics),
+        config,
+    )
+    draw_noise, policy_rows = noise_of(ours), []
+    for k in range(20):
+        batch = reference.random_batch(3, action_spec, 32, seed=k, weighed=weighed)
+        td_error = ours.update(batch)
+        metrics, new_rows, their_error = peer.update(batch, draw_noise)
+        policy_rows += new_rows
+        torch.testing.assert_close(td_error.double(), their_error, rtol=1e-3, atol=1e-3)
+        got = ours.metrics.means()
+        if k == 0:
+            np.testing.assert_allclose([got[x] for x in td3.CRITIC_METRICS], metrics, rtol=1e-4)
+
+    got = ours.metrics.means()
+    assert len(policy_rows) == 20 // config.policy_frequency
+    assert got["policy_loss"] == pytest.approx(np.mean(policy_rows), rel=1e-3, abs=1e-4)
+    assert peer.num_clipped > 10  # the bound on the noise makes a difference
+    for flat, before in zip((state.policy, state.critics), start, strict=True):
+        assert (flat - before).abs().mean() > 0.01
+    for flat, theirs in (
+        (state.policy, peer.policy),
+        (state.policy_target, peer.policy_target),
+    ):
+        named = nets.policy_layout.unpack(flat)
+        reference.assert_same_parameters(reference.actor_module(nets.actor, named), theirs)
+    for flat, theirs in (
+        (state.critics, peer.critics.modules),
+        (state.targets, peer.critics.targets),
+    ):
+        named = nets.critics_layout.unpack(flat)
+        reference.assert_same_parameters(reference.critic_modules(nets.critics, named), theirs)
+    # Acting reads the parameters' own memory.
+    np.testing.assert_array_equal(
+        ours.acting["policy.0.weight"].ravel(), state.policy[: 3 * config.hidden_sizes[0]]
+    )
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_compiled_is_eager():
+    """100 updates from the same noise, the policy's included."""
+    eager, compiled = (learner(UNEVEN, compile=mode) for mode in ("off", "on"))
+    for k in range(100):
+        batch = reference.random_batch(3, UNEVEN, 32, seed=k, weighed=True)
+        errors = eager.update(batch), compiled.update(batch)
+        torch.testing.assert_close(*errors, rtol=1e-3, atol=1e-3)
+    for name in ("policy", "policy_target", "critics", "targets"):
+        difference = (getattr(eager.state, name) - getattr(compiled.state, name)).abs()
+        assert difference.mean() < 1e-5, name
+    assert eager.metrics.means() == pytest.approx(compiled.metrics.means(), rel=1e-3, abs=1e-4)
+    for execution in compiled.executions:
+        assert execution.choice.is_compiled
+        assert execution.num_recompilations == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": 0.0}, "`learning_rate` must be positive and finite, got 0.0"),
+        ({"learning_rate": None}, "`learning_rate` must be given, got None"),
+        ({"policy_frequency": 1.5}, "`policy_frequency` must be a positive integer, got 1.5"),
+        ({"tau": -0.1}, r"`tau` must lie in \[0, 1\] and finite, got -0.1"),
+        ({"exploration_noise": -1.0}, "`exploration_noise` must not be negative and finite"),
+        ({"policy_noise": math.nan}, "`policy_noise` must not be negative and finite, got nan"),
+        ({"noise_clip": "0.5"}, "`noise_clip` must not be negative and finite, got '0.5'"),
+        ({"layer_norm": "no"}, "`layer_norm` must be True or False, got 'no'"),
+        ({"precision": "half"}, "`precision` must be 'float32' or 'bfloat16', got 'half'"),
+    ],
+)
+def test_bad_values(options, message):
+    with pytest.raises(ConfigError, match=message):
+        td3.Config(**options)
+
+
+def test_a_preset_gives_way_to_options():
+    assert td3.preset("Pendulum-v1").learning_starts == 500
+    assert td3.preset("Pendulum-v1", learning_starts=7).learning_starts == 7
+    assert td3.preset("Hopper-v5") == td3.Config(env_id="Hopper-v5")
+
+
+def test_what_a_learner_holds_comes_back():
+    ours = learner()
+    for k in range(3):
+        ours.update(reference.random_batch(3, UNIT, 32, seed=k))
+    arrays, state = ours.to_arrays(), ours.to_json()
+    snapshot = PolicySnapshot(3, {name: array.copy() for name, array in ours.acting.items()})
+    checkpoint = Checkpoint(
+        network={}, snapshot=snapshot, arrays=lambda: arrays, state={"learner": state}
+    )
+    other = learner(seed=9)
+    other.load(checkpoint, arrays)
+    batch = reference.random_batch(3, UNIT, 32, seed=4)
+    torch.testing.assert_close(ours.update(batch), other.update(batch), rtol=0, atol=0)
+    for name, array in ours.to_arrays().items():
+        np.testing.assert_array_equal(array, other.to_arrays()[name], name)
+
+
+def test_bfloat16_is_warned_of_where_it_is_slow(monkeypatch):
+    monkeypatch.setattr("hotloop.algorithms.off_policy.has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr("hotloop.ops.products._HAS_FAST_BFLOAT16", False)
+    exact = learner()
+    with pytest.warns(RuntimeWarning, match="no instructions for bfloat16"):
+        rough = learner(precision="bfloat16")
+    batch = reference.random_batch(3, UNIT, 32, seed=0)
+    errors = exact.update(batch), rough.update(batch)
+    torch.testing.assert_close(*errors, rtol=0.1, atol=0.1)
+    assert not torch.equal(*errors)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_pendulum_is_learned(tmp_path):
+    options = {"eval_interval": 20_000, "eval_episodes": 20, "run_dir": str(tmp_path / "run")}
+    td3.train(td3.preset("Pendulum-v1", seed=1, **options))
+    evaluation = RunDirectory.open(tmp_path / "run").metrics()[-1]["evaluation"]
+    assert len(evaluation["returns"]) == 20
+    assert evaluation["mean_return"] > -200

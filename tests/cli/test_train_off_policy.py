@@ -1,0 +1,254 @@
+"""`hotloop train` and `hotloop resume` with sac, td3 and dqn."""
+
+import importlib
+import json
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import fields
+
+import pytest
+
+import hotloop.cli
+from hotloop.algorithms import off_policy
+from hotloop.cli import main
+from hotloop.cli.train import parse
+
+OFF_POLICY = ("sac", "td3", "dqn")
+TARGET = ["--env-id", "tests.toy_envs:ReachTheTarget"]
+TINY = [
+    *("--compile", "off", "--torch-threads", "1", "--hidden-sizes", "8", "8"),
+    *("--batch-size", "16", "--buffer-size", "500", "--learning-starts", "50"),
+    *("--report-interval", "50"),
+]
+
+
+def run(capsys, *args):
+    """Exit code, standard output, standard error."""
+    try:
+        code = main([str(arg) for arg in args])
+    except SystemExit as stop:  # how option parsers end
+        code = stop.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def parsed(name, *args):
+    algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
+    prog = f"hotloop train {name}"
+    return parse(algorithm.Config, list(args), prog=prog, presets=algorithm.PRESETS)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [[], ["--env-id", "Pendulum-v1"], ["--env-id=Pendulum-v1"], ["--env_id", "Pendulum-v1"]],
+)
+def test_a_preset_stands_in_for_options_that_are_not_given(capsys, args):
+    config = parsed("td3", *args)
+    assert config.env_id == "Pendulum-v1"
+    assert config.total_timesteps == 20_000
+    assert config.learning_starts == 500
+    assert config.learning_rate == 1e-3
+    assert config.buffer_size == 20_000
+    assert config.batch_size == 256  # the preset has none
+    assert capsys.readouterr().out == (
+        "preset for Pendulum-v1: total_timesteps 20000, learning_starts 500, learning_rate 0.001, "
+        "buffer_size 20000; options that you give come first\n"
+    )
+
+
+def test_options_that_are_given_come_before_the_preset(capsys):
+    # 0.0003 is the default of TD3's learning rate without a preset.
+    config = parsed("td3", "--learning-rate=3e-4", "--learning-starts", "700")
+    assert (config.learning_rate, config.learning_starts) == (3e-4, 700)
+    assert (config.total_timesteps, config.buffer_size) == (20_000, 20_000)
+    assert capsys.readouterr().out == (
+        "preset for Pendulum-v1: total_timesteps 20000, buffer_size 20000; options that you give "
+        "come first\n"
+    )
+
+
+def test_where_everything_is_given_nothing_is_told(capsys):
+    config = parsed(
+        *("dqn", "--total-timesteps", "5000", "--learning-starts", "100"),
+        *("--exploration-fraction", "0.1"),
+    )
+    assert (config.total_timesteps, config.learning_starts) == (5000, 100)
+    assert capsys.readouterr().out == ""
+
+
+def test_an_environment_without_a_preset_has_the_defaults(capsys):
+    config = parsed("sac", "--env-id", "HalfCheetah-v5")
+    assert (config.total_timesteps, config.learning_starts) == (1_000_000, 5_000)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_presets_are_of_options_that_there_are(name):
+    """And each parses to what `preset` makes."""
+    algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
+    assert algorithm.PRESETS
+    for env_id in algorithm.PRESETS:
+        assert parsed(name, "--env-id", env_id) == algorithm.preset(env_id)
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_help_lists_every_option_and_the_presets(capsys, name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
+    code, out, _ = run(capsys, "train", name, "--help")
+    assert code == 0
+    for field in fields(algorithm.Config):
+        assert f"--{field.name.replace('_', '-')}" in out
+    for env_id, preset in algorithm.PRESETS.items():
+        listed = ", ".join(f"{option} {value}" for option, value in preset.items())
+        assert f"{env_id} has {listed}" in out
+
+
+def test_help_lists_the_algorithms(capsys):
+    code, out, _ = run(capsys, "train", "--help")
+    assert code == 0
+    listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    assert listed[:4] == ["ppo", "sac", "td3", "dqn"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["sac", "--env-id", "CartPole-v1"], "a discrete one: use dqn or ppo"),
+        (["td3", "--env-id", "CartPole-v1"], "a discrete one: use dqn or ppo"),
+        (["dqn", "--env-id", "Pendulum-v1"], "use sac, td3 or ppo"),
+        (["dqn", "--env-id", "tests.toy_envs:MultiSign"], "use ppo"),
+        (["sac", "--total-timesteps", "500"], "`learning_starts` must be less than"),
+        (["sac", "--buffer-size", "100"], "`buffer_size` must hold a batch"),
+        (["sac", "--replay-alpha", "0.6"], "`replay_alpha` belongs to `replay` prioritized"),
+        (["td3", "--replay", "proportional", "--replay-beta", "1"], "`replay_beta` belongs to"),
+        (["dqn", "--update-to-data", "0"], "`update_to_data` must be positive"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(capsys, tmp_path, args, message):
+    code, _, err = run(capsys, "train", *args, "--runs-dir", tmp_path)
+    assert code == 2
+    assert err.startswith("hotloop: ")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_of_other_algorithms_are_not_known(capsys, tmp_path):
+    code, out, err = run(capsys, "train", "dqn", "--precision", "bfloat16", "--runs-dir", tmp_path)
+    assert code == 2
+    assert "--precision" in out + err
+    assert not list(tmp_path.iterdir())
+
+
+def timesteps(run_dir):
+    """Of the last checkpoint, and of every line of metrics."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    state = json.loads((run_dir / "checkpoints" / "last" / "state.json").read_text())
+    return state["timesteps"], [json.loads(line)["timesteps"] for line in lines]
+
+
+def test_train_with_a_preset_then_resume_and_eval(capsys, tmp_path):
+    run_dir = tmp_path / "run"
+    code, out, err = run(
+        capsys, "train", "sac", *TINY, "--total-timesteps", 100, "--run-dir", run_dir
+    )
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == (
+        "preset for Pendulum-v1: policy_learning_rate 0.001; options that you give come first"
+    )
+    config = json.loads((run_dir / "config.json").read_text())["config"]
+    assert config["policy_learning_rate"] == 1e-3
+    assert config["learning_starts"] == 50
+    for stage in ("collect", "act", "env_step", "store", "sample", "gather", "update", "publish"):
+        assert f"  {stage} " in out
+    assert "update of the critics: eager, as asked" in out
+    assert "update of the policy: eager, as asked" in out
+
+    code, out, err = run(capsys, "resume", run_dir, "--total-timesteps", 200)
+    assert (code, err) == (0, "")
+    first = out.splitlines()[0]
+    assert first.startswith("resumed at 100 steps; the replay buffer was not kept")
+    assert "(`save_replay` keeps it)" in first
+    assert "preset for" not in out
+    assert timesteps(run_dir) == (200, [50, 100, 150, 200])
+
+    code, out, _ = run(capsys, "eval", run_dir, "--episodes", 1)
+    assert code == 0
+    assert "mean return" in out
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_a_run_that_kept_its_replay_goes_on_with_it(capsys, tmp_path, name):
+    run_dir = tmp_path / "run"
+    env = ["--env-id", "tests.toy_envs:ChooseTheSign"] if name == "dqn" else TARGET
+    options = [*TINY, *env, "--save-replay", "--run-dir", run_dir]
+    code, _, err = run(capsys, "train", name, *options, "--total-timesteps", 100)
+    assert (code, err) == (0, "")
+    code, out, err = run(capsys, "resume", run_dir, "--total-timesteps", 150)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].startswith("resumed at 100 steps; the run is 150 steps long now")
+    last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["timesteps"], last["replay_size"]) == (150, 150)
+
+
+def test_interrupted_between_reports_it_keeps_the_round(capsys, tmp_path):
+    run_dir = tmp_path / "run"
+    options = [*TINY, "--report-interval", "1000000", "--total-timesteps", "1000000"]
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "hotloop", "train", "sac", *TARGET, *options),
+            *("--save-replay", "--run-dir", str(run_dir)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "update: eager, as asked\n"  # the loop begins
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == (
+        "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
+        f"hotloop resume {run_dir} goes on\n"
+    )
+    assert "The largest cost is" in out
+    last, reported = timesteps(run_dir)
+    assert 0 < last < 1_000_000
+    assert reported == [last]
+    code, out, err = run(capsys, "resume", run_dir, "--total-timesteps", last + 10)
+    assert (code, err) == (0, "")
+    assert "the replay buffer" not in out
+    assert timesteps(run_dir) == (last + 10, [last, last + 10])
+
+
+def test_a_warning_is_one_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(off_policy, "has_fast_bfloat16", lambda: False)
+    before = warnings.showwarning
+    code, _, err = run(
+        capsys,
+        *("train", "td3", *TARGET, *TINY, "--total-timesteps", 60, "--precision", "bfloat16"),
+        *("--run-dir", tmp_path / "run"),
+    )
+    assert code == 0
+    assert err.startswith("hotloop: warning: this CPU has no instructions for bfloat16")
+    assert err.endswith("'float32'\n")
+    assert len(err.splitlines()) == 1
+    assert warnings.showwarning is before
+
+
+def test_a_warning_of_others_says_where_it_comes_from(capsys, monkeypatch):
+    def train(args):
+        warnings.warn("the simulator\n    is old", DeprecationWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(hotloop.cli, "_run", train)
+    assert main(["train"]) == 0
+    line = train.__code__.co_firstlineno + 1
+    assert capsys.readouterr().err == (
+        f"hotloop: warning: the simulator is old (test_train_off_policy.py:{line})\n"
+    )

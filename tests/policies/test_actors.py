@@ -1,0 +1,252 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.envs.spaces import ActionSpec
+from hotloop.errors import ConfigError, SpaceError
+from hotloop.policies import Actor, ActorCritic, Critics, network_from_json, networks
+from hotloop.policies.dueling import Dueling
+from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
+
+BOUNDED = ActionSpec(kind="box", shape=(2, 1), dtype="float32", low=(-0.5, 1.0), high=(0.5, 4.0))
+KINDS = {"squashed_gaussian": BOUNDED, "deterministic": BOUNDED, "action_values": DISCRETE}
+
+
+def actor_of(kind, shape=(2, 3), **options):
+    """An actor of six observed numbers, and two of an action or three actions."""
+    return Actor(kind=kind, obs_spec=obs_spec(*shape), action_spec=KINDS[kind], **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "action_size", "head_size"),
+    [("squashed_gaussian", 2, 4), ("deterministic", 2, 2), ("action_values", 3, 3)],
+)
+def test_sizes(kind, action_size, head_size):
+    actor = actor_of(kind, hidden_sizes=(16, 8))
+    assert (actor.obs_size, actor.action_size, actor.head_size) == (6, action_size, head_size)
+    assert actor.is_continuous is (kind != "action_values")
+    assert actor.layer_names == ["policy.0", "policy.1", "policy.2"]
+    assert actor.parameter_shapes() == {
+        "policy.0.weight": (6, 16),
+        "policy.0.bias": (16,),
+        "policy.1.weight": (16, 8),
+        "policy.1.bias": (8,),
+        "policy.2.weight": (8, head_size),
+        "policy.2.bias": (head_size,),
+    }
+    linear = actor_of(kind, hidden_sizes=())
+    assert linear.parameter_shapes() == {
+        "policy.0.weight": (6, head_size),
+        "policy.0.bias": (head_size,),
+    }
+
+
+def test_the_centre_and_half_the_width_of_the_bounds():
+    centre, half = actor_of("deterministic").action_scale
+    assert (centre.tolist(), half.tolist()) == ([0.0, 2.5], [0.5, 1.5])
+    assert centre.dtype == half.dtype == np.float32
+
+
+def test_critics_lie_side_by_side():
+    critics = Critics(inputs=5, hidden_sizes=(7, 4), layer_norm=True, count=3)
+    assert critics.parameter_shapes() == {
+        "critic.0.weight": (5, 21),
+        "critic.0.bias": (21,),
+        "critic.0.scale": (3, 1, 7),
+        "critic.0.shift": (3, 1, 7),
+        "critic.1.weight": (3, 7, 4),
+        "critic.1.bias": (3, 1, 4),
+        "critic.1.scale": (3, 1, 4),
+        "critic.1.shift": (3, 1, 4),
+        "critic.2.weight": (3, 4, 1),
+        "critic.2.bias": (3, 1, 1),
+    }
+    plain = Critics(inputs=5, hidden_sizes=(7, 4)).parameter_shapes()
+    assert plain["critic.1.weight"] == (2, 7, 4)
+    assert not [name for name in plain if name.endswith(("scale", "shift"))]
+
+
+def test_dueling_streams_see_half_each():
+    actor = actor_of("action_values", hidden_sizes=(16, 8))
+    assert Dueling(actor).parameter_shapes() == {
+        "policy.0.weight": (6, 16),
+        "policy.0.bias": (16,),
+        "policy.1.weight": (16, 8),
+        "policy.1.bias": (8,),
+        "value.weight": (4, 1),
+        "value.bias": (1,),
+        "advantage.weight": (4, 3),
+        "advantage.bias": (3,),
+    }
+
+
+def of_all_kinds():
+    """Networks whose layers have many numbers, and how many inputs each layer has."""
+    actor = actor_of("action_values", hidden_sizes=(400, 100))
+    critics = Critics(inputs=9, hidden_sizes=(400, 100), layer_norm=True)
+    return {
+        "actor": (actor, {"policy.0": 6, "policy.1": 400, "policy.2": 100}),
+        "critics": (critics, {"critic.0": 9, "critic.1": 400, "critic.2": 100}),
+        "dueling": (
+            Dueling(actor),
+            {"policy.0": 6, "policy.1": 400, "value": 50, "advantage": 50},
+        ),
+    }
+
+
+@pytest.mark.parametrize("which", ["actor", "critics", "dueling"])
+def test_layers_start_as_torchs_do(which):
+    """Uniform in ±1/√inputs, weight and bias: bounds, spread and mean."""
+    network, inputs = of_all_kinds()[which]
+    params = network.initial_parameters(1)
+    assert {name: x.shape for name, x in params.items()} == network.parameter_shapes()
+    assert {x.dtype for x in params.values()} == {np.dtype(np.float32)}
+    for layer, count in inputs.items():
+        bound = 1.0 / math.sqrt(count)
+        weight, bias = (params.pop(f"{layer}.{part}") for part in ("weight", "bias"))
+        assert np.abs(weight).max() <= bound
+        assert np.abs(bias).max() <= bound
+        assert bias.any()
+        if weight.size > 2000:
+            assert np.abs(weight).max() > 0.99 * bound
+            # Four standard errors; of a uniform number, the square's is 4/45 of the bound's fourth.
+            error = 4 * bound / math.sqrt(3 * weight.size)
+            np.testing.assert_allclose(weight.mean(), 0.0, atol=error)
+            error = 4 * bound**2 * math.sqrt(4 / 45 / weight.size)
+            np.testing.assert_allclose(np.square(weight).mean(), bound**2 / 3, atol=error)
+    for name, x in params.items():  # what is no layer
+        assert name.rpartition(".")[2] in ("scale", "shift")
+        assert (x == (1.0 if name.endswith("scale") else 0.0)).all()
+
+
+@pytest.mark.parametrize("which", ["actor", "critics", "dueling"])
+def test_a_seed_gives_the_same_parameters_and_another_one_others(which):
+    network, _ = of_all_kinds()[which]
+    first, again, other = (network.initial_parameters(seed) for seed in (1, 1, 2))
+    for name, x in first.items():
+        np.testing.assert_array_equal(x, again[name])
+        if not name.endswith(("scale", "shift")):
+            assert not np.array_equal(x, other[name])
+
+
+def test_critics_start_apart_from_each_other_and_from_the_actor():
+    critics = Critics(inputs=6, hidden_sizes=(16,))
+    actor = actor_of("deterministic", hidden_sizes=(32,))
+    params, theirs = critics.initial_parameters(3), actor.initial_parameters(3)
+    first, second = np.hsplit(params["critic.0.weight"], 2)
+    assert not np.isin(first, second).any()
+    assert not np.array_equal(*params["critic.1.weight"])
+    assert params["critic.0.weight"].shape == theirs["policy.0.weight"].shape
+    assert not np.isin(params["critic.0.weight"], theirs["policy.0.weight"]).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_json_round_trip(kind):
+    actor = actor_of(kind, hidden_sizes=(16, 8), activation="tanh")
+    stored = json.loads(json.dumps(actor.to_json()))
+    assert Actor.from_json(stored) == actor
+    assert network_from_json(stored) == actor
+    assert Actor.from_json({**stored, "hidden_sizes": [16]}) != actor
+    both = ActorCritic(obs_spec=obs_spec(4), action_spec=DISCRETE)
+    assert network_from_json(json.loads(json.dumps(both.to_json()))) == both
+
+
+IMAGES = obs_spec(8, 8, 3, dtype="uint8")
+FLAT = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-1.0, 0.5), high=(1.0, 0.5))
+EMPTY = ActionSpec(kind="box", shape=(0,), dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("kind", "obs", "action", "message"),
+    [
+        ("action_values", obs_spec(4), BOUNDED, r"discrete actions, got a box .*use sac, td3 or"),
+        ("action_values", obs_spec(4), MULTI, r"got a multi_discrete space of shape \(2,\): use p"),
+        ("deterministic", obs_spec(4), DISCRETE, r"\(box\).*got a discrete one: use dqn or ppo"),
+        ("squashed_gaussian", obs_spec(4), MULTI, r"got a multi_discrete one: use ppo$"),
+        (
+            "squashed_gaussian",
+            obs_spec(4),
+            BOX,
+            r"must be finite, got \[-0\.1, -inf\] to .*Rescale",
+        ),
+        (
+            "deterministic",
+            obs_spec(4),
+            FLAT,
+            r"must be greater, got \[-1\.0, 0\.5\] to \[1\.0, 0\.5",
+        ),
+        ("deterministic", obs_spec(4), EMPTY, "actions must hold a number"),
+        ("action_values", obs_spec(0), DISCRETE, "observations must hold a number"),
+        ("action_values", IMAGES, DISCRETE, r"images of shape \(8, 8, 3\) need a convolutional"),
+    ],
+)
+def test_spaces_that_do_not_fit(kind, obs, action, message):
+    with pytest.raises(SpaceError, match=message):
+        Actor(kind=kind, obs_spec=obs, action_spec=action)
+
+
+def test_bytes_that_are_no_image_will_do():
+    assert (
+        Actor(
+            kind="action_values", obs_spec=obs_spec(7, dtype="uint8"), action_spec=DISCRETE
+        ).obs_size
+        == 7
+    )
+
+
+def test_a_kind_that_there_is_not():
+    with pytest.raises(ConfigError, match="no actor of kind 'gaussian'"):
+        Actor(kind="gaussian", obs_spec=obs_spec(4), action_spec=BOUNDED)
+
+
+@pytest.mark.parametrize("are_tensors", [False, True])
+def test_a_folded_head_is_value_plus_advantage_minus_its_mean(are_tensors):
+    """Wang et al. 2016, eq. 9, from the two streams as they are."""
+    actor = actor_of("action_values", hidden_sizes=(5, 8))
+    dueling = Dueling(actor)
+    params = dueling.initial_parameters(2)
+    obs = np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32)
+
+    hidden = obs.reshape(4, 6).astype(np.float64)
+    for layer in ("policy.0", "policy.1"):
+        hidden = np.maximum(hidden @ params[f"{layer}.weight"] + params[f"{layer}.bias"], 0.0)
+    value = hidden[:, :4] @ params["value.weight"] + params["value.bias"]
+    advantage = hidden[:, 4:] @ params["advantage.weight"] + params["advantage.bias"]
+    want = value + advantage - advantage.mean(1, keepdims=True)
+
+    given = {name: torch.from_numpy(x) for name, x in params.items()} if are_tensors else params
+    folded = dueling.folded(given)
+    assert {name: tuple(x.shape) for name, x in folded.items()} == actor.parameter_shapes()
+    assert {type(x) for x in folded.values()} == {torch.Tensor if are_tensors else np.ndarray}
+    assert not {name.split(".")[0] for name in folded} - {"policy"}
+    tensors = {name: torch.as_tensor(x) for name, x in folded.items()}
+    got = networks.actor_head(actor, tensors, torch.from_numpy(obs))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert np.ptp(want, axis=1).min() > 0.01
+
+
+def test_gradients_reach_both_streams():
+    actor = actor_of("action_values", hidden_sizes=(8,))
+    dueling = Dueling(actor)
+    obs = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).view(4, 2, 3)
+    leaves = {
+        name: torch.from_numpy(x).requires_grad_()
+        for name, x in dueling.initial_parameters(2).items()
+    }
+
+    def plainly():
+        hidden = torch.relu(obs.flatten(1) @ leaves["policy.0.weight"] + leaves["policy.0.bias"])
+        value = hidden[:, :4] @ leaves["value.weight"] + leaves["value.bias"]
+        advantage = hidden[:, 4:] @ leaves["advantage.weight"] + leaves["advantage.bias"]
+        return value + advantage - advantage.mean(1, keepdim=True)
+
+    scale = torch.arange(12.0).view(4, 3)  # else the advantages' gradients cancel
+    want = torch.autograd.grad((plainly() * scale).sum(), list(leaves.values()))
+    folded = networks.actor_head(actor, dueling.folded(leaves), obs)
+    got = torch.autograd.grad((folded * scale).sum(), list(leaves.values()))
+    for name, one, other in zip(leaves, got, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=name)
+        assert one.any()

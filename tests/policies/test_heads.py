@@ -1,0 +1,340 @@
+import math
+
+import numpy as np
+import pytest
+
+from hotloop.envs.spaces import ActionSpec
+from hotloop.errors import ConfigError
+from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
+from hotloop.policies.heads import (
+    Categorical,
+    DiagonalGaussian,
+    EpsilonGreedy,
+    Squashed,
+    log_std_of,
+    make_head,
+)
+from tests.policies.test_actors import BOUNDED, actor_of
+from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
+
+LOW, HIGH = np.float32(BOUNDED.low), np.float32(BOUNDED.high)
+CENTRE, HALF = np.float32([0.0, 2.5]), np.float32([0.5, 1.5])
+
+
+def actor_critic(action_spec):
+    return ActorCritic(obs_spec=obs_spec(4), action_spec=action_spec, hidden_sizes=())
+
+
+HEADS = {
+    "categorical": (actor_critic(DISCRETE), None, Categorical),
+    "categoricals": (actor_critic(MULTI), None, Categorical),
+    "gaussian": (actor_critic(BOX), None, DiagonalGaussian),
+    "squashed": (actor_of("squashed_gaussian"), Exploration(random_steps=13), Squashed),
+    "deterministic": (
+        actor_of("deterministic"),
+        Exploration(random_steps=13, noise_std=0.2),
+        Squashed,
+    ),
+    "epsilon_greedy": (
+        actor_of("action_values"),
+        Exploration(random_steps=3, epsilon=(0.9, 0.1), epsilon_steps=25),
+        EpsilonGreedy,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_noise_is_a_function_of_seed_step_and_environment(name):
+    """Whatever the block is that it is drawn in, and however many environments there are."""
+    network, exploration, kind = HEADS[name]
+    head = make_head(network, exploration)
+    assert type(head) is kind
+    whole = head.draw_noise(5, first_step=0, num_steps=40, num_envs=3)
+    assert whole.dtype == np.float32
+    for block in (1, 8, 20):
+        parts = [
+            head.draw_noise(5, first_step=first, num_steps=block, num_envs=3)
+            for first in range(0, 40, block)
+        ]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    alone = head.draw_noise(5, first_step=10, num_steps=20, num_envs=1)
+    np.testing.assert_array_equal(alone, whole[10:30, :1])
+    for other in (
+        head.draw_noise(6, first_step=0, num_steps=40, num_envs=3),
+        head.draw_noise(5, first_step=40, num_steps=40, num_envs=3),
+        whole[:, ::-1],
+    ):
+        assert not np.array_equal(other, whole)
+
+
+def chosen(actor, head_of_each, noise, exploration=None):
+    """Actions of every step and environment, (T, N, *action_shape), one step at a time."""
+    head = make_head(actor, exploration)
+    num_steps, num_envs = noise.shape[:2]
+    spec = actor.action_spec
+    actions = np.empty((num_steps, num_envs, *spec.shape), spec.dtype)
+    heads = np.broadcast_to(np.float32(head_of_each), (num_envs, actor.head_size))
+    for t in range(num_steps):
+        head.choose(heads, noise[t], actions[t])
+    return actions
+
+
+def is_uniform(unit, num_bins=10):
+    """χ² of numbers in [0, 1), below its mean and four standard deviations."""
+    counts = np.bincount((unit.ravel() * num_bins).astype(int), minlength=num_bins)
+    assert len(counts) == num_bins
+    expected = unit.size / num_bins
+    chi2 = (np.square(counts - expected) / expected).sum()
+    return chi2 < (num_bins - 1) + 4 * math.sqrt(2 * (num_bins - 1))
+
+
+@pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic"])
+def test_first_actions_are_uniform_within_the_bounds(kind):
+    actor, exploration = actor_of(kind), Exploration(random_steps=4, noise_std=0.1)
+    head = make_head(actor, exploration)
+    noise = head.draw_noise(1, first_step=0, num_steps=6, num_envs=5_000)
+    # A head far out, of which only the steps after the uniform ones can be.
+    actions = chosen(actor, [50.0] * actor.head_size, noise, exploration)[..., 0]
+    uniform, acted = actions[:4], actions[4:]
+    assert (uniform >= LOW).all()
+    assert (uniform <= HIGH).all()
+    unit = (uniform - LOW) / (HIGH - LOW)
+    assert is_uniform(unit[..., 0])
+    assert is_uniform(unit[..., 1])
+    correlation = np.corrcoef(unit.reshape(-1, 2).T)[0, 1]
+    assert abs(correlation) < 4 / math.sqrt(20_000)
+    # Two steps of an environment, and the noise that follows, have nothing in common.
+    assert abs(np.corrcoef(unit[0, :, 0], unit[1, :, 0])[0, 1]) < 4 / math.sqrt(5_000)
+    assert (acted > CENTRE + 0.3 * HALF).all()
+    np.testing.assert_array_equal(noise[:4, :, -1], 1.0)
+    np.testing.assert_array_equal(noise[4:, :, -1], 0.0)
+
+
+def test_the_uniform_steps_are_counted_from_the_runs_first():
+    head = make_head(actor_of("deterministic"), Exploration(random_steps=10))
+    flags = head.draw_noise(1, first_step=7, num_steps=6, num_envs=2)[..., -1]
+    np.testing.assert_array_equal(flags, [[1, 1]] * 3 + [[0, 0]] * 3)
+    assert not head.draw_noise(1, first_step=10, num_steps=6, num_envs=2)[..., -1].any()
+    assert head.draw_noise(1, first_step=0, num_steps=10, num_envs=2)[..., -1].all()
+
+
+def test_a_squashed_gaussian_has_its_law():
+    """Before tanh the actions have the mean and the standard deviation that the head says."""
+    actor = actor_of("squashed_gaussian")
+    mean, raw = np.float32([0.3, -0.6]), np.float32([0.2, -0.1])
+    noise = make_head(actor).draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
+    actions = chosen(actor, np.concatenate([mean, raw]), noise)[0, :, :, 0]
+    assert (actions > LOW).all()
+    assert (actions < HIGH).all()
+    before = np.arctanh((actions.astype(np.float64) - CENTRE) / HALF)
+    # −5 … 2 by tanh: −1.5 + 3.5 tanh(raw), by hand.
+    std = np.exp(-1.5 + 3.5 * np.tanh(raw))
+    np.testing.assert_allclose(log_std_of(raw), np.log(std), rtol=1e-5)
+    np.testing.assert_allclose(before.mean(0), mean, atol=4 * std.max() / 200)
+    np.testing.assert_allclose(before.std(0), std, rtol=4 / math.sqrt(2 * 40_000))
+    standard = (before - mean) / std
+    assert is_uniform(np.vectorize(math.erf)(standard / math.sqrt(2)) * 0.5 + 0.5)
+
+
+@pytest.mark.parametrize(("raw", "log_std"), [(-50.0, -5.0), (0.0, -1.5), (50.0, 2.0)])
+def test_the_standard_deviation_is_bounded(raw, log_std):
+    assert log_std_of(np.float32([raw])).tolist() == [log_std]
+
+
+@pytest.mark.parametrize("far", [-40.0, 40.0])
+@pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic"])
+def test_no_action_leaves_its_bounds(kind, far):
+    low, high = (0.1, -7.3), (0.7, -0.1)  # not of float32
+    actor = Actor(
+        kind=kind,
+        obs_spec=obs_spec(4),
+        action_spec=ActionSpec(kind="box", shape=(2,), dtype="float32", low=low, high=high),
+    )
+    exploration = Exploration(noise_std=5.0)
+    noise = make_head(actor, exploration).draw_noise(2, first_step=0, num_steps=2, num_envs=500)
+    actions = chosen(actor, [far] * actor.head_size, noise, exploration)
+    assert (actions >= np.float32(low)).all()
+    assert (actions <= np.float32(high)).all()
+    reached = np.float32(low if far < 0 else high)
+    assert np.isclose(actions, reached, rtol=1e-5).any(axis=(0, 1)).all()
+
+
+def test_a_deterministic_actor_explores_by_gaussian_noise():
+    actor, exploration = actor_of("deterministic"), Exploration(noise_std=0.1)
+    noise = make_head(actor, exploration).draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
+    actions = chosen(actor, [0.2, -0.3], noise, exploration)[0, :, :, 0]
+    mean = CENTRE + HALF * np.tanh([0.2, -0.3])
+    std = 0.1 * HALF  # of halves of the bounds' width
+    np.testing.assert_allclose(actions.mean(0), mean, atol=4 * std.max() / 200)
+    np.testing.assert_allclose(actions.std(0), std, rtol=4 / math.sqrt(2 * 40_000))
+    still = chosen(actor, [0.2, -0.3], noise, Exploration())[0, :, :, 0]
+    np.testing.assert_allclose(still, np.broadcast_to(mean, still.shape), rtol=1e-6)
+
+
+def test_epsilon_falls_linearly_with_the_steps():
+    """At its first step it is the start, halfway the mean of both, and from its end on the end."""
+    exploration = Exploration(epsilon=(0.8, 0.2), epsilon_steps=100)
+    head = make_head(actor_of("action_values"), exploration)
+    for step, epsilon in ((0, 0.8), (50, 0.5), (75, 0.35), (100, 0.2), (10**6, 0.2)):
+        noise = head.draw_noise(4, first_step=step, num_steps=1, num_envs=20_000)[0, :, 0]
+        explored = noise[noise >= 0]
+        error = 4 * math.sqrt(epsilon * (1 - epsilon) / 20_000)
+        np.testing.assert_allclose(len(explored) / 20_000, epsilon, atol=error)
+        # Whether it explores says nothing of which action it takes then.
+        shares = np.bincount(explored.astype(int), minlength=3) / len(explored)
+        np.testing.assert_allclose(shares, 1 / 3, atol=4 * 0.48 / math.sqrt(len(explored)))
+        assert set(noise.tolist()) == {-1.0, 0.0, 1.0, 2.0}
+
+
+def test_epsilon_counts_steps_of_each_environment():
+    """As many environments as one likes are at the same ε in the same step."""
+    head = make_head(actor_of("action_values"), Exploration(epsilon=(1.0, 0.0), epsilon_steps=10))
+    for num_envs in (1, 8):
+        noise = head.draw_noise(0, first_step=0, num_steps=30, num_envs=num_envs)
+        assert (noise[0] >= 0).all()
+        assert (noise[10:] == -1).all()
+
+
+def test_random_steps_of_action_values():
+    exploration = Exploration(random_steps=5, epsilon=(0.0, 0.0))
+    head = make_head(actor_of("action_values"), exploration)
+    noise = head.draw_noise(4, first_step=2, num_steps=8, num_envs=50)[..., 0]
+    assert (noise[:3] >= 0).all()
+    assert (noise[3:] == -1).all()
+
+
+def test_epsilon_greedy_takes_the_best_action_unless_it_explores():
+    actor = actor_of("action_values")
+    values = np.float32([[0.0, 3.0, 1.0], [2.0, -1.0, 0.0], [0.0, 0.0, 5.0], [7.0, 7.0, 0.0]])
+    head, action = make_head(actor), np.empty(4, np.int64)
+    noise = np.float32([[-1], [1], [0], [-1]])
+    head.choose(values, noise, action)
+    assert action.tolist() == [1, 1, 0, 0]
+    head.greedy(values, action)
+    assert action.tolist() == [1, 0, 2, 0]
+    for k in range(4):  # an environment of its own
+        one = np.empty(1, np.int64)
+        head.choose(values[k : k + 1], noise[k : k + 1], one)
+        assert one[0] == [1, 1, 0, 0][k]
+
+
+def noise_for(kind, which, num_envs):
+    """Noise of a step in which all environments explore, none does, or only the first."""
+    explores = np.array({"all": [True], "none": [False], "first": [True] + [False] * 9}[which])
+    explores = np.resize(explores, num_envs)
+    if kind == "action_values":
+        return np.where(explores, 1.0, -1.0).astype(np.float32)[:, None]
+    noise = np.full((num_envs, 3), 0.25, np.float32)
+    noise[:, -1] = explores
+    return noise
+
+
+@pytest.mark.parametrize(
+    ("kind", "which", "num_envs", "is_needed"),
+    [
+        ("action_values", "all", 1, False),
+        ("action_values", "none", 1, True),
+        ("action_values", "none", 3, True),
+        ("action_values", "first", 3, True),
+        ("deterministic", "all", 1, False),
+        ("deterministic", "all", 3, False),
+        ("deterministic", "none", 3, True),
+        ("squashed_gaussian", "all", 3, False),
+        ("squashed_gaussian", "none", 1, True),
+    ],
+)
+def test_the_network_is_asked_where_it_matters(kind, which, num_envs, is_needed):
+    """Where the network is left out, its head makes no difference; where it does, it is not."""
+    actor = actor_of(kind)
+    head = make_head(actor, Exploration(noise_std=0.1))
+    noise = noise_for(kind, which, num_envs)
+    assert bool(head.is_needed(noise)) is is_needed
+    spec = actor.action_spec
+    actions = []
+    for values in ([0.9] * actor.head_size, [-0.9] * actor.head_size):
+        values[-1] = 0.0  # the last is the greatest or not
+        action = np.empty((num_envs, *spec.shape), spec.dtype)
+        head.choose(np.tile(np.float32(values), (num_envs, 1)), noise, action)
+        actions.append(action)
+    assert np.array_equal(*actions) is not is_needed
+
+
+@pytest.mark.parametrize("name", ["squashed", "deterministic", "epsilon_greedy"])
+def test_a_policy_acts_the_same_whether_the_network_is_asked_or_not(name):
+    """`draw`, which leaves the network out, against the head of every step and `choose`."""
+    network, exploration, _ = HEADS[name]
+    snapshot = PolicySnapshot(0, network.initial_parameters(0))
+    policy = ActingPolicy(network, snapshot, exploration=exploration)
+    spec, generator = network.action_spec, np.random.default_rng(0)
+    for num_envs in (1, 3):
+        noise = policy.draw_noise(0, first_step=0, num_steps=40, num_envs=num_envs)
+        head = np.full((num_envs, network.head_size), 9.0, np.float32)
+        got = np.empty((num_envs, *spec.shape), spec.dtype)
+        want = np.empty_like(got)
+        num_skipped = 0
+        for t in range(40):
+            obs = generator.standard_normal((num_envs, 2, 3)).astype(np.float32)
+            before = head.copy()
+            policy.draw(obs, noise[t], head, got)
+            num_skipped += np.array_equal(head, before)
+            policy.choose(policy.head(obs), noise[t], want)
+            np.testing.assert_array_equal(got, want)
+        expected = 13 if name != "epsilon_greedy" else int((noise[:, 0] >= 0).sum())
+        assert num_skipped == (0 if name == "epsilon_greedy" and num_envs > 1 else expected)
+        assert 0 < expected < 40
+
+
+@pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic", "action_values"])
+def test_the_most_probable_action(kind):
+    actor = actor_of(kind)
+    policy = ActingPolicy(
+        actor,
+        PolicySnapshot(0, actor.initial_parameters(0)),
+        exploration=Exploration(random_steps=10**9, noise_std=3.0, epsilon=(1.0, 1.0)),
+    )
+    obs = np.random.default_rng(0).standard_normal((6, 2, 3)).astype(np.float32)
+    head = policy.head(obs)
+    if kind == "action_values":
+        want = DISCRETE.start + head.argmax(1)
+        assert len(set(want.tolist())) > 1
+    else:
+        want = (CENTRE + HALF * np.tanh(head[:, :2]))[..., None]
+    got = policy.act(obs)
+    assert got.dtype == actor.action_spec.dtype
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    np.testing.assert_array_equal(policy.act(obs[0]), policy.act(obs[:1])[0])
+    with pytest.raises(ConfigError, match="has no value function beside its policy: `head`"):
+        policy.value(obs)
+
+
+def test_a_squashed_gaussian_is_drawn_from_when_asked():
+    """With what the user brings, and neither uniform steps nor exploration in it."""
+    actor = actor_of("squashed_gaussian")
+    policy = ActingPolicy(
+        actor,
+        PolicySnapshot(0, actor.initial_parameters(0)),
+        exploration=Exploration(random_steps=10**9),
+    )
+    obs = np.repeat(np.random.default_rng(0).standard_normal((1, 2, 3)), 20_000, axis=0)
+    actions = policy.act(obs, deterministic=False, rng=np.random.default_rng(1))[:, :, 0]
+    again = policy.act(obs, deterministic=False, rng=np.random.default_rng(1))[:, :, 0]
+    np.testing.assert_array_equal(actions, again)
+    mean, raw = np.split(policy.head(obs[:1])[0].astype(np.float64), 2)
+    std = np.exp(-1.5 + 3.5 * np.tanh(raw))
+    before = np.arctanh((actions.astype(np.float64) - CENTRE) / HALF)
+    np.testing.assert_allclose(before.mean(0), mean, atol=4 * std.max() / math.sqrt(20_000))
+    np.testing.assert_allclose(before.std(0), std, rtol=4 / math.sqrt(2 * 20_000))
+
+
+@pytest.mark.parametrize("kind", ["deterministic", "action_values"])
+def test_what_has_no_randomness_of_its_own_acts_alike_when_drawn_from(kind):
+    actor = actor_of(kind)
+    policy = ActingPolicy(
+        actor,
+        PolicySnapshot(0, actor.initial_parameters(0)),
+        exploration=Exploration(random_steps=10**9, noise_std=3.0, epsilon=(1.0, 1.0)),
+    )
+    obs = np.random.default_rng(0).standard_normal((30, 2, 3)).astype(np.float32)
+    np.testing.assert_array_equal(policy.act(obs, deterministic=False), policy.act(obs))
+    one = policy.act(obs[0], deterministic=False)
+    np.testing.assert_array_equal(one, policy.act(obs[0]))

@@ -1,0 +1,313 @@
+"""SAC's, TD3's and DQN's updates the usual way: a module a network, torch's Adam, `.backward()`.
+
+All of it in float64, so that what differs from it is ours.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from hotloop.algorithms.off_policy import Batch
+from hotloop.envs.spaces import ActionSpec
+
+
+def random_batch(obs_size: int, action_spec: ActionSpec, size: int, seed: int, *, weighed=False):
+    """A batch of no particular environment: a third of its transitions end an episode."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    uniform = torch.rand(size, len(action_spec.low) or 1, generator=generator)
+    if action_spec.kind == "discrete":
+        action = (uniform[:, 0] * action_spec.num_actions).long()
+    else:
+        low, high = torch.tensor(action_spec.low), torch.tensor(action_spec.high)
+        action = low + (high - low) * uniform
+    ended = torch.rand(size, generator=generator) < 1 / 3
+    importance = torch.ones(size)
+    if weighed:
+        importance = 0.1 + 0.9 * torch.rand(size, generator=generator)
+    return Batch(
+        obs=normal(size, obs_size),
+        action=action,
+        reward=3 * normal(size),
+        next_obs=normal(size, obs_size),
+        discount=torch.where(ended, 0.0, 0.97),
+        importance=importance,
+    )
+
+
+# --- networks ------------------------------------------------------------------------------------
+
+
+def linear(weight, bias):
+    """A layer with these parameters; our weights are (inputs, outputs)."""
+    layer = nn.Linear(*weight.shape, dtype=torch.float64)
+    layer.weight.data.copy_(torch.as_tensor(weight).T)
+    layer.bias.data.copy_(torch.as_tensor(bias).reshape(-1))
+    return layer
+
+
+def actor_module(actor, params):
+    """The perceptron of an `Actor`."""
+    activation = nn.Tanh if actor.activation == "tanh" else nn.ReLU
+    layers = []
+    for name in actor.layer_names:
+        layers += [linear(params[f"{name}.weight"], params[f"{name}.bias"]), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def critic_modules(critics, params):
+    """One perceptron for each of `Critics`."""
+    found = []
+    for k in range(critics.count):
+        layers, depth = [], len(critics.hidden_sizes)
+        for j in range(depth + 1):
+            weight, bias = params[f"critic.{j}.weight"], params[f"critic.{j}.bias"]
+            if j == 0:
+                width = critics.hidden_sizes[0]
+                columns = slice(k * width, (k + 1) * width)
+                layers.append(linear(weight[:, columns], bias[columns]))
+            else:
+                layers.append(linear(weight[k], bias[k]))
+            if j == depth:
+                break
+            if critics.layer_norm:
+                norm = nn.LayerNorm(critics.hidden_sizes[j], dtype=torch.float64)
+                norm.weight.data.copy_(torch.as_tensor(params[f"critic.{j}.scale"])[k, 0])
+                norm.bias.data.copy_(torch.as_tensor(params[f"critic.{j}.shift"])[k, 0])
+                layers.append(norm)
+            layers.append(nn.ReLU())
+        found.append(nn.Sequential(*layers))
+    return nn.ModuleList(found)
+
+
+class DuelingModule(nn.Module):
+    """A trunk, and two streams with a hidden layer each."""
+
+    def __init__(self, actor, params):
+        super().__init__()
+        activation = nn.Tanh if actor.activation == "tanh" else nn.ReLU
+        *trunk, last, _ = actor.layer_names
+        layers = []
+        for name in trunk:
+            layers += [linear(params[f"{name}.weight"], params[f"{name}.bias"]), activation()]
+        self.trunk = nn.Sequential(*layers)
+        half = actor.hidden_sizes[-1] // 2
+        weight, bias = params[f"{last}.weight"], params[f"{last}.bias"]
+        self.value, self.advantage = (
+            nn.Sequential(
+                linear(weight[:, columns], bias[columns]),
+                activation(),
+                linear(params[f"{stream}.weight"], params[f"{stream}.bias"]),
+            )
+            for stream, columns in (("value", slice(half)), ("advantage", slice(half, None)))
+        )
+
+    def forward(self, obs):
+        hidden = self.trunk(obs)
+        advantage = self.advantage(hidden)
+        return self.value(hidden) + advantage - advantage.mean(1, keepdim=True)
+
+
+def centre_and_half(spec):
+    """Actions are the one plus the other times what is learned in [−1, 1]."""
+    low, high = torch.tensor(spec.low).double(), torch.tensor(spec.high).double()
+    return (low + high) / 2, (high - low) / 2
+
+
+def follow(target, module, tau):
+    """θ' ← (1 − τ) θ' + τ θ."""
+    with torch.no_grad():
+        for theirs, ours in zip(target.parameters(), module.parameters(), strict=True):
+            theirs.copy_((1 - tau) * theirs + tau * ours)
+
+
+def doubles(batch):
+    """A batch in float64; whole numbers stay what they are."""
+    return Batch(*[x.double() if x.is_floating_point() else x for x in batch])
+
+
+# --- updates -------------------------------------------------------------------------------------
+
+
+class TwinCritics:
+    """Two critics, their targets and their optimizer."""
+
+    def __init__(self, critics, params, learning_rate):
+        self.modules = critic_modules(critics, params)
+        self.targets = copy.deepcopy(self.modules)
+        self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=learning_rate)
+
+    def least(self, modules, obs, action):
+        first, second = (module(torch.cat([obs, action], 1))[:, 0] for module in modules)
+        return torch.min(first, second)
+
+    def learn(self, obs, action, target, importance):
+        inputs = torch.cat([obs, action], 1)
+        values = [module(inputs)[:, 0] for module in self.modules]
+        loss = sum((importance * (value - target) ** 2).mean() for value in values)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        td_error = sum((value - target).abs() for value in values).detach() / 2
+        means = [loss.item(), sum(v.mean().item() for v in values) / 2, td_error.mean().item()]
+        return means, td_error
+
+
+class SAC:
+    """Haarnoja et al. 2018, with targets that move at each update of the critics."""
+
+    def __init__(self, actor, critics, policy, values, config):
+        self.config = config
+        self.policy = actor_module(actor, policy)
+        self.policy_optimizer = torch.optim.Adam(
+            self.policy.parameters(), lr=config.policy_learning_rate
+        )
+        self.critics = TwinCritics(critics, values, config.critic_learning_rate)
+        self.centre, self.half = centre_and_half(actor.action_spec)
+        self.target_entropy = config.target_entropy
+        if self.target_entropy is None:
+            self.target_entropy = -len(self.centre)
+        self.log_alpha = torch.tensor(config.initial_alpha).double().log().requires_grad_()
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=config.critic_learning_rate)
+        self.count = 0
+
+    @property
+    def alpha(self):
+        return self.log_alpha.exp().item() if self.config.alpha is None else self.config.alpha
+
+    def draw(self, obs, noise):
+        mean, raw = self.policy(obs).chunk(2, 1)
+        log_std = -5 + 3.5 * (torch.tanh(raw) + 1)
+        normal = torch.distributions.Normal(mean, log_std.exp())
+        before = mean + log_std.exp() * noise
+        log_prob = normal.log_prob(before) - torch.log1p(-(torch.tanh(before) ** 2))
+        return torch.tanh(before), log_prob.sum(1)
+
+    def update(self, batch, draw_noise):
+        batch, policy_metrics = doubles(batch), []
+        self.count += 1
+        with torch.no_grad():
+            action, log_prob = self.draw(batch.next_obs, draw_noise())
+            value = self.critics.least(self.critics.targets, batch.next_obs, action)
+            target = batch.reward + batch.discount * (value - self.alpha * log_prob)
+        unit = (batch.action - self.centre) / self.half
+        metrics, td_error = self.critics.learn(batch.obs, unit, target, batch.importance)
+        follow(self.critics.targets, self.critics.modules, self.config.tau)
+        if self.count % self.config.policy_frequency == 0:
+            for _ in range(self.config.policy_frequency):
+                policy_metrics.append(self.update_policy(batch, draw_noise()))
+        return metrics, policy_metrics, td_error
+
+    def update_policy(self, batch, noise):
+        alpha = self.alpha
+        action, log_prob = self.draw(batch.obs, noise)
+        value = self.critics.least(self.critics.modules, batch.obs, action)
+        loss = (alpha * log_prob - value).mean()
+        self.policy_optimizer.zero_grad()
+        loss.backward()
+        self.policy_optimizer.step()
+        surplus = -(log_prob.detach() + self.target_entropy)
+        alpha_loss = (self.log_alpha.exp() * surplus).mean()
+        if self.config.alpha is None:
+            self.alpha_optimizer.zero_grad()
+            alpha_loss.backward()
+            self.alpha_optimizer.step()
+        entropy = -log_prob.mean().item()
+        return [loss.item(), alpha * surplus.mean().item(), alpha, entropy]
+
+
+class TD3:
+    """Fujimoto et al. 2018, algorithm 1."""
+
+    def __init__(self, actor, critics, policy, values, config):
+        self.config = config
+        self.policy = actor_module(actor, policy)
+        self.policy_target = copy.deepcopy(self.policy)
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.learning_rate)
+        self.critics = TwinCritics(critics, values, config.learning_rate)
+        self.centre, self.half = centre_and_half(actor.action_spec)
+        self.count = 0
+        self.num_clipped = 0  # numbers of noise that the bound changed
+
+    def update(self, batch, draw_noise):
+        config, batch = self.config, doubles(batch)
+        self.count += 1
+        with torch.no_grad():
+            noise = config.policy_noise * draw_noise()
+            clipped = noise.clamp(-config.noise_clip, config.noise_clip)
+            self.num_clipped += int((noise != clipped).sum())
+            action = torch.tanh(self.policy_target(batch.next_obs)) + clipped
+            action = action.clamp(-1, 1)
+            value = self.critics.least(self.critics.targets, batch.next_obs, action)
+            target = batch.reward + batch.discount * value
+        unit = (batch.action - self.centre) / self.half
+        metrics, td_error = self.critics.learn(batch.obs, unit, target, batch.importance)
+        policy_metrics = []
+        if self.count % config.policy_frequency == 0:
+            action = torch.tanh(self.policy(batch.obs))
+            loss = -self.critics.modules[0](torch.cat([batch.obs, action], 1)).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            follow(self.policy_target, self.policy, config.tau)
+            follow(self.critics.targets, self.critics.modules, config.tau)
+            policy_metrics = [[loss.item()]]
+        return metrics, policy_metrics, td_error
+
+
+class DQN:
+    """Mnih et al. 2015 and van Hasselt et al. 2016."""
+
+    def __init__(self, actor, params, config):
+        self.config = config
+        make = DuelingModule if config.dueling else actor_module
+        self.network = make(actor, params)
+        self.target = copy.deepcopy(self.network)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
+        self.num_linear = 0  # errors beyond Huber's δ
+
+    def update(self, batch):
+        config, batch = self.config, doubles(batch)
+        rows = torch.arange(len(batch.reward))
+        with torch.no_grad():
+            next_values = self.target(batch.next_obs)
+            best = (self.network(batch.next_obs) if config.double else next_values).argmax(1)
+            target = batch.reward + batch.discount * next_values[rows, best]
+        value = self.network(batch.obs)[rows, batch.action]
+        error = value - target
+        each = error**2
+        if config.huber is not None:
+            is_linear = error.abs() > config.huber
+            self.num_linear += int(is_linear.sum())
+            linear_part = config.huber * (error.abs() - config.huber / 2)
+            each = torch.where(is_linear, linear_part, error**2 / 2)
+        loss = (batch.importance * each).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        bound = float("inf") if config.max_grad_norm is None else config.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), bound)
+        self.optimizer.step()
+        td_error = error.detach().abs()
+        return [loss.item(), value.mean().item(), td_error.mean().item(), norm.item()], td_error
+
+    def move_target(self):
+        follow(self.target, self.network, self.config.tau)
+
+
+def assert_same_parameters(ours, theirs):
+    """Two modules, one made from our parameters, after 20 updates of some 1e-3 a number each.
+
+    Where a gradient is but rounding, Adam makes a whole step of its sign: a few may be further off.
+    """
+    ours, theirs = ours.state_dict(), theirs.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        difference = (ours[name] - tensor).abs()
+        assert difference.mean() < 1e-4, (name, difference.mean())
+        assert difference.max() < 2e-3, (name, difference.max())
