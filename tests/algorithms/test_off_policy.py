@@ -233,10 +233,10 @@ def test_learns(tmp_path, algorithm):
     options = {"hidden_sizes": (32, 32), "batch_size": 64, "learning_starts": 200}
     rates = {
         sac: {"policy_learning_rate": 3e-3, "critic_learning_rate": 3e-3, "policy_frequency": 1},
-        td3: {"learning_rate": 3e-3, "policy_frequency": 1, "tau": 0.05},
+        td3: {"learning_rate": 1e-2, "policy_frequency": 1},
         dqn: {"learning_rate": 3e-3, "target_interval": 50},
     }
-    length = {"total_timesteps": 400 if algorithm is dqn else 1500, "buffer_size": 1500}
+    length = {"total_timesteps": 400 if algorithm is dqn else 900, "buffer_size": 1000}
     result = train(algorithm, tmp_path, **options, **rates[algorithm], **length)
     assert result.status == "finished"
     single = ENVS[algorithm]()
@@ -244,14 +244,15 @@ def test_learns(tmp_path, algorithm):
     for seed in range(50):
         obs, _ = single.reset(seed=seed)
         returns.append(single.step(result.policy.act(obs))[1])
-    best = 1.0 if algorithm is dqn else 0.0
-    assert np.mean(returns) > best - 0.02
+    # The best is 1 and 0; guessing gives 0.5, and doing nothing −0.17.
+    assert np.mean(returns) > (0.98 if algorithm is dqn else -0.05)
 
 
 @of_each
 def test_one_seed_one_run(tmp_path, algorithm):
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        train(algorithm, tmp_path, env_id=LONG[algorithm], name=name, seed=seed, num_envs=2)
+        options = {"env_id": LONG[algorithm], "num_envs": 2, "total_timesteps": 120}
+        train(algorithm, tmp_path, name=name, seed=seed, **options)
     assert_same_run(tmp_path / "a", tmp_path / "b")
     first, other = weights_of(tmp_path / "a"), weights_of(tmp_path / "c")
     assert not np.array_equal(first["policy.0.weight"], other["policy.0.weight"])
@@ -368,13 +369,14 @@ def test_replay_settings_reach_the_buffer(tmp_path, buffers, options, sampler, w
 @of_each
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_replay_with_each_algorithm(tmp_path, buffers, algorithm, kind):
-    result = train(algorithm, tmp_path, env_id=LONG[algorithm], replay=kind, update_to_data=2)
+    options = {"env_id": LONG[algorithm], "update_to_data": 2, "total_timesteps": 100}
+    result = train(algorithm, tmp_path, replay=kind, **options)
     assert result.status == "finished"
-    assert lines_of(result)[-1]["num_updates"] == 322
+    assert lines_of(result)[-1]["num_updates"] == 122
     (buffer,) = buffers
-    assert buffer.num_added == 200
+    assert buffer.num_added == 100
     if kind in ("prioritized", "rank"):
-        assert buffer.num_samples == 322  # priorities change before the next batch is drawn
+        assert buffer.num_samples == 122  # priorities change before the next batch is drawn
         assert len(set(buffer.sample(64).probability.tolist())) > 10
 
 
@@ -538,16 +540,18 @@ def test_trains_where_resets_cost_a_step(tmp_path, buffers):
 RESUMED = {"save_replay": True, "total_timesteps": 250, "checkpoint_interval": 100, "num_envs": 2}
 
 
-@of_each
 @pytest.mark.parametrize(
-    "options",
+    ("algorithm", "options"),
     [
-        {},
-        {"replay": "prioritized", "n_step": 3, "save_replay": True},
-        {"replay": "proportional", "train_frequency": 7, "update_to_data": 0.7},
-        {"replay": "rank", "learning_starts": 120},  # stopped before it learns, too
+        (sac, {}),
+        (sac, {"replay": "prioritized", "n_step": 3}),
+        (td3, {}),
+        (td3, {"replay": "prioritized", "policy_frequency": 3}),
+        (dqn, {}),
+        (dqn, {"replay": "prioritized", "n_step": 3}),
+        (dqn, {"replay": "proportional", "train_frequency": 7, "update_to_data": 0.7}),
+        (dqn, {"replay": "rank", "learning_starts": 120}),  # stopped before it learns, too
     ],
-    ids=["uniform", "prioritized", "proportional", "rank"],
 )
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
     options = {**RESUMED, "env_id": LONG[algorithm], **options}
@@ -565,8 +569,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options
     assert_same_run(tmp_path / "whole", path)
 
 
-@of_each
-@pytest.mark.parametrize("at", [30, 133])
+@pytest.mark.parametrize(("algorithm", "at"), [(sac, 133), (td3, 133), (dqn, 30), (dqn, 133)])
 def test_a_run_stopped_by_a_signal_goes_on_as_if_it_had_not(tmp_path, algorithm, at):
     """Ctrl-C in the middle of a step: the round is finished, and no work is lost."""
     options = {**RESUMED, "num_envs": 1, "replay": "prioritized"}
@@ -721,7 +724,7 @@ def test_only_the_last_checkpoint_keeps_the_buffer(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_with_its_replay_may_become_longer(tmp_path, kind):
+def test_a_run_with_its_replay_may_become_longer(tmp_path, buffers, kind):
     """β of the importance weights goes on over the longer run."""
     config = make_config(sac, tmp_path, save_replay=True, replay=kind)
     sac.train(config, env=ENVS[sac])
@@ -732,6 +735,10 @@ def test_a_run_with_its_replay_may_become_longer(tmp_path, kind):
     assert result.timesteps == 300
     assert "the run is 300 steps long now and not 200" in reports[0].resumed
     assert "begins empty" not in reports[0].resumed
+    assert [buffer.num_added for buffer in buffers] == [200, 300]
+    if kind in ("prioritized", "rank"):
+        assert [buffer.sampler.beta_samples for buffer in buffers] == [160, 260]
+        assert buffers[1].num_samples == 261
 
 
 # --- bad input -----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def test_the_choice_weighs_the_work_ahead(monkeypatch):
     heavy = choose("auto", num_calls=5_000, flop_per_call=1e9)
     assert (few.is_compiled, many.is_compiled, heavy.is_compiled) == (False, True, True)
     assert few.reason.startswith("eager: compiling takes about 15 s")
-    assert "would save about 112 s of 100,000 updates" in many.reason
+    assert "would save about 89 s of 100,000 updates" in many.reason
     assert not choose("off", num_calls=10**9, flop_per_call=1e9).is_compiled
     assert choose("on", num_calls=1, flop_per_call=1).is_compiled
 

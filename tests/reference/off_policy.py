@@ -234,6 +234,7 @@ class TD3:
         self.centre, self.half = centre_and_half(actor.action_spec)
         self.count = 0
         self.num_clipped = 0  # numbers of noise that the bound changed
+        self.num_beyond = 0  # numbers of actions that the bounds changed
 
     def update(self, batch, draw_noise):
         config, batch = self.config, doubles(batch)
@@ -243,6 +244,7 @@ class TD3:
             clipped = noise.clamp(-config.noise_clip, config.noise_clip)
             self.num_clipped += int((noise != clipped).sum())
             action = torch.tanh(self.policy_target(batch.next_obs)) + clipped
+            self.num_beyond += int((action.abs() > 1).sum())
             action = action.clamp(-1, 1)
             value = self.critics.least(self.critics.targets, batch.next_obs, action)
             target = batch.reward + batch.discount * value

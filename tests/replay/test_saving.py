@@ -504,7 +504,7 @@ def test_another_version(tmp_path, changes, match):
         ({"fields": with_obs((4,))}, "other fields"),
         ({"fields": with_obs((3,), np.float64)}, "other fields"),
         ({"fields": with_obs((3,), extra=((), np.int8))}, "other fields"),
-        ({"sampler": Prioritized(beta_samples=41, stratified=True)}, "other sampler"),
+        ({"sampler": Prioritized(alpha=0.5, beta_samples=40, stratified=True)}, "other sampler"),
         ({"sampler": RankBased(beta_samples=40, stratified=True)}, "other sampler"),
         ({"sampler": Uniform()}, "other sampler"),
     ],

@@ -45,10 +45,12 @@ METRICS = ("loss", "q_value", "td_error", "grad_norm")
 
 # What an environment needs to be learned well, where the defaults don't do.
 PRESETS: dict[str, dict[str, Any]] = {
+    # A fifth of the steps that CleanRL takes, and twice its updates.
     "CartPole-v1": {
         "total_timesteps": 100_000,
         "learning_starts": 1_000,
-        "exploration_fraction": 0.2,
+        "update_to_data": 1.0,
+        "target_interval": 200,
     },
 }
 

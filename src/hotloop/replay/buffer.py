@@ -485,7 +485,8 @@ class ReplayBuffer:
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Take over what `save` wrote, into this buffer.
 
-        Until all of it has been found good, both contents are in memory.
+        Until all of it has been found good, both contents are in memory. `beta_samples` of the
+        sampler may be another one: β goes on from where it stood, at this buffer's pace.
 
         Raises:
             CheckpointError: the file is missing, cut short or damaged, of another version, or of a
