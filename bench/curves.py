@@ -12,10 +12,11 @@ means (Welch's t-interval, one-sided, over the peer's mean): as good as the peer
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import statistics
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from bench import storage
@@ -51,6 +52,7 @@ def main() -> int:
     parser.add_argument("--against", default="sb3", choices=["sb3"])
     parser.add_argument("--compile", default="auto", choices=["auto", "on", "off"])
     parser.add_argument("--peer", action="store_true", help="train the peer's missing seeds")
+    parser.add_argument("--keep", action="store_true", help="train only our missing seeds too")
     options = parser.parse_args()
     complete(parser, options)
     name = f"curves_{options.algorithm}_{options.env_id}"
@@ -62,31 +64,39 @@ def main() -> int:
             parser.error(
                 f"no stored curves of {options.against} on {options.env_id}: `--peer` trains them"
             )
-    runs: dict[str, list[dict[str, Any]]] = {"hotloop": [], options.against: stored}
-    wanted = [("hotloop", seed) for seed in range(1, options.seeds + 1)]
-    if options.peer:
-        known = [run["seed"] for run in stored]
-        wanted += [(options.against, s) for s in range(1, options.seeds + 1) if s not in known]
-
-    def train(one: tuple[str, int]) -> tuple[str, dict[str, Any]]:
-        who, seed = one
-        run = run_in_process(who, options, seed)
-        kept = {"seed": seed, "episodes": run["episodes"]}
-        print(f"{who:8} seed {seed}: {last_tenth(kept, options.timesteps):.1f}", flush=True)
-        return who, kept
-
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for who, kept in pool.map(train, wanted):
-            runs[who].append(kept)
     name += "" if options.precision == "float32" else f"_{options.precision}"
-    late = {who: [last_tenth(run, options.timesteps) for run in done] for who, done in runs.items()}
-    ours, peer = late["hotloop"], late[options.against]
-    bound = lower_bound(ours, peer)
-    result = {
+    own = []
+    if options.keep:
+        with contextlib.suppress(FileNotFoundError):
+            own = storage.load(name)["runs"]["hotloop"]
+    runs: dict[str, list[dict[str, Any]]] = {"hotloop": own, options.against: stored}
+    wanted = [
+        (who, seed)
+        for who in (["hotloop", options.against] if options.peer else ["hotloop"])
+        for seed in range(1, options.seeds + 1)
+        if seed not in [run["seed"] for run in runs[who]]
+    ]
+    about = {
         "benchmark": f"{options.algorithm} {options.env_id}",
         "command": " ".join(["python -m bench curves", *sys.argv[1:]]),
         "timesteps": options.timesteps,
         "precision": options.precision,
+    }
+    with ThreadPoolExecutor(options.jobs) as pool:
+        trainings = {
+            pool.submit(run_in_process, who, options, seed): (who, seed) for who, seed in wanted
+        }
+        for training in as_completed(trainings):
+            who, seed = trainings[training]
+            kept = {"seed": seed, "episodes": training.result()["episodes"]}
+            print(f"{who:8} seed {seed}: {last_tenth(kept, options.timesteps):.1f}", flush=True)
+            runs[who] = sorted([*runs[who], kept], key=lambda run: run["seed"])
+            storage.save(name, {**about, "runs": runs})  # hours of work: none of it is lost
+    late = {who: [last_tenth(run, options.timesteps) for run in done] for who, done in runs.items()}
+    ours, peer = late["hotloop"], late[options.against]
+    bound = lower_bound(ours, peer)
+    result = {
+        **about,
         "return_last_tenth": {who: [round(x, 1) for x in values] for who, values in late.items()},
         "relative_difference": (statistics.fmean(ours) - statistics.fmean(peer))
         / abs(statistics.fmean(peer)),
