@@ -58,7 +58,10 @@ def main() -> int:
     name = f"curves_{options.algorithm}_{options.env_id}"
     stored = []
     try:
-        stored = storage.load(name)["runs"][options.against]
+        result = storage.load(name)
+        stored = result["runs"][options.against]
+        if result["timesteps"] != options.timesteps:
+            parser.error(f"the stored curves have {result['timesteps']} steps: --timesteps")
     except FileNotFoundError:
         if not options.peer:
             parser.error(

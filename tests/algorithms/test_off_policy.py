@@ -609,7 +609,7 @@ def test_without_its_replay_a_run_goes_on_with_an_empty_one(tmp_path, buffers, a
     )
     assert reports[0].resumed == (
         "resumed at 150 steps; the replay buffer was not kept with this checkpoint and begins "
-        "empty (`save_replay` keeps it): learning waits for 40 transitions"
+        "empty (`save_replay` keeps it with the last one): learning waits for 40 transitions"
     )
     assert buffers[1].num_added == 150
     lines = lines_of(result)
@@ -925,7 +925,7 @@ def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path, algor
     rates = ["learning_rate"]
     if algorithm is sac:
         rates = ["policy_learning_rate", "critic_learning_rate"]
-    with pytest.raises(NonFiniteError, match=r"lower `learning_rate`"):
+    with pytest.raises(NonFiniteError, match=r"lower the learning rate"):
         train(algorithm, tmp_path, env_id=LONG[algorithm], **dict.fromkeys(rates, 1e38))
 
 

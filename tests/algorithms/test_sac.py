@@ -185,8 +185,8 @@ def test_what_a_learner_holds_comes_back():
 
 @pytest.mark.parametrize("is_fast", [False, True])
 def test_bfloat16_learns_nearly_the_same(monkeypatch, is_fast):
-    monkeypatch.setattr("hotloop.algorithms.off_policy.has_fast_bfloat16", lambda: is_fast)
-    monkeypatch.setattr("hotloop.ops.products._HAS_FAST_BFLOAT16", is_fast)
+    monkeypatch.setattr("hotloop.algorithms.off_policy.HAS_FAST_BFLOAT16", is_fast)
+    monkeypatch.setattr("hotloop.ops.products.HAS_FAST_BFLOAT16", is_fast)
     exact = learner()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -157,8 +157,8 @@ def test_what_a_learner_holds_comes_back():
 
 
 def test_bfloat16_is_warned_of_where_it_is_slow(monkeypatch):
-    monkeypatch.setattr("hotloop.algorithms.off_policy.has_fast_bfloat16", lambda: False)
-    monkeypatch.setattr("hotloop.ops.products._HAS_FAST_BFLOAT16", False)
+    monkeypatch.setattr("hotloop.algorithms.off_policy.HAS_FAST_BFLOAT16", False)
+    monkeypatch.setattr("hotloop.ops.products.HAS_FAST_BFLOAT16", False)
     exact = learner()
     with pytest.warns(RuntimeWarning, match="no instructions for bfloat16"):
         rough = learner(precision="bfloat16")

@@ -227,7 +227,7 @@ def test_interrupted_between_reports_it_keeps_the_round(capsys, tmp_path):
 
 
 def test_a_warning_is_one_line(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(off_policy, "has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr(off_policy, "HAS_FAST_BFLOAT16", False)
     before = warnings.showwarning
     code, _, err = run(
         capsys,

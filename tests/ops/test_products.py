@@ -81,9 +81,9 @@ SHAPES = [(7, 33, 5), (64, 17, 256), (2, 9, 33, 6), (3, 16, 64, 64)]
 def test_emulated_products_are_torchs_but_for_one_rounding(monkeypatch, shape):
     """Values and gradients; sums in another order may come to lie on the other side of a tie."""
     left, right, wanted = operands(shape)
-    monkeypatch.setattr(products, "_HAS_FAST_BFLOAT16", True)  # torch's own
+    monkeypatch.setattr(products, "HAS_FAST_BFLOAT16", True)  # torch's own
     theirs = product_and_gradients(left, right, wanted, "bfloat16")
-    monkeypatch.setattr(products, "_HAS_FAST_BFLOAT16", False)
+    monkeypatch.setattr(products, "HAS_FAST_BFLOAT16", False)
     ours = product_and_gradients(left, right, wanted, "bfloat16")
     exact = product_and_gradients(left, right, wanted, "float32")
     for got, want, unrounded in zip(ours, theirs, exact, strict=True):
@@ -106,7 +106,7 @@ def test_float32_products_are_left_alone(shape):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_stack_is_one_product_after_another(monkeypatch, precision):
-    monkeypatch.setattr(products, "_HAS_FAST_BFLOAT16", False)
+    monkeypatch.setattr(products, "HAS_FAST_BFLOAT16", False)
     left, right, _ = operands((3, 9, 33, 6))
     got = product(left, right, precision)
     want = torch.stack([product(*pair, precision) for pair in zip(left, right, strict=True)])

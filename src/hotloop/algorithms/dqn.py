@@ -230,7 +230,7 @@ class Learner:
         self.metrics = Metrics({"update": METRICS})
         choice = choose(
             config.compile,
-            num_calls=config.num_updates,
+            num_calls=config.planned_updates,
             # The target forward, the network forward and backward, and forward for double.
             flop_per_call=2 * params.numel() * config.batch_size * (5 if config.double else 4),
         )
@@ -247,8 +247,10 @@ class Learner:
         """See `off_policy.Learner`; acting reads the parameters' own memory, or folded streams."""
         moves = timesteps // self.config.target_interval
         if moves > self._num_moves:
+            # Several that fall into one round are one: what it moves towards is the same.
+            tau = 1.0 - (1.0 - self.config.tau) ** (moves - self._num_moves)
             self._num_moves = moves
-            move_towards(self.state.target, self.state.params, self.config.tau)
+            move_towards(self.state.target, self.state.params, tau)
         self._fold()
 
     def _fold(self) -> None:

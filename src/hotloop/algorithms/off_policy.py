@@ -29,19 +29,27 @@ from hotloop.errors import (
     ReplayError,
 )
 from hotloop.learner import Compile, Execution
-from hotloop.ops.products import has_fast_bfloat16
+from hotloop.ops.products import HAS_FAST_BFLOAT16
 from hotloop.policies import ActingPolicy, Actor, Exploration, PolicySnapshot
 from hotloop.replay import Batch as Drawn
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Sampler, Uniform
 from hotloop.rollouts import InlineRollout, RolloutState
-from hotloop.runs import Checkpoint, Result, RunConfig, check_fields, pending_interrupt
+from hotloop.runs import (
+    REPLAY_FILE,
+    Checkpoint,
+    Result,
+    RunConfig,
+    check_fields,
+    pending_interrupt,
+)
 from hotloop.timing import span
 from hotloop.types import Array, Fragment
 
 # Updates whose batches are drawn in one call: it saves a few µs each, and more would leave the
 # cache before they are used.
 MAX_DRAWN = 8
-REPLAY_FILE = "replay.zip"
+# Updates whose numbers are kept until they are looked through, at the latest.
+MAX_KEPT = 1_000
 
 _BY_PRIORITY = ("prioritized", "rank")
 _RETURNS = ("episode_return", "return_so_far", "return_to_go")
@@ -65,7 +73,7 @@ def check_precision(precision: str) -> None:
 
 def warn_of_slow(precision: str) -> None:
     """Say that a precision is slow on this CPU."""
-    if precision == "bfloat16" and not has_fast_bfloat16():
+    if precision == "bfloat16" and not HAS_FAST_BFLOAT16:
         warnings.warn(
             "this CPU has no instructions for bfloat16 (AVX512-BF16 or AMX): rounded numbers are "
             "multiplied in float32 instead, which gives the same but for the order of sums, and is "
@@ -86,7 +94,7 @@ class OffPolicyConfig(RunConfig):
     buffer_size: int = 1_000_000
     """Transitions that are kept; then each new one replaces the oldest."""
     learning_starts: int = 5_000
-    """Transitions to collect before the first update."""
+    """Transitions to collect before the first update; never fewer than a batch."""
     train_frequency: int = 1
     """Steps of each environment between two rounds of updates."""
     update_to_data: float = 1.0
@@ -128,7 +136,7 @@ class OffPolicyConfig(RunConfig):
             not_negative=("learning_starts", "replay_alpha", "replay_beta"),
             fractions=("gamma",),
         )
-        if not isinstance(self.learning_starts, int):
+        if not isinstance(self.learning_starts, int) or isinstance(self.learning_starts, bool):
             raise ConfigError(f"`learning_starts` must be an integer, got {self.learning_starts}")
         if not self.hidden_sizes:
             raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
@@ -138,16 +146,15 @@ class OffPolicyConfig(RunConfig):
                 f"got {self.learning_starts:,} of {self.total_timesteps:,}: lower the one or raise "
                 "the other"
             )
-        if self.buffer_size < self.batch_size + self.n_step - 1:
+        if self.buffer_size < self.batch_size:
             raise ConfigError(
-                f"`buffer_size` must hold a batch, `batch_size` = {self.batch_size}"
-                + (f" and {self.n_step - 1} more for `n_step`" if self.n_step > 1 else "")
-                + f", got {self.buffer_size}: raise it"
+                f"`buffer_size` must hold a batch, `batch_size` = {self.batch_size}, got "
+                f"{self.buffer_size}: raise it"
             )
-        if self.update_to_data * self.batch_size > 1e6:
+        if self.update_to_data > 10_000:
             raise ConfigError(
-                f"`update_to_data` must leave an end in sight, got {self.update_to_data}: 1 is "
-                "usual, 20 is much"
+                f"`update_to_data` must be at most 10,000, got {self.update_to_data}: 1 is usual, "
+                "20 is much"
             )
         kinds_of_replay = ("uniform", "proportional", *_BY_PRIORITY)
         for setting, known in (("replay", kinds_of_replay), ("replay_weight_from", _RETURNS)):
@@ -170,9 +177,14 @@ class OffPolicyConfig(RunConfig):
         self.sampler()
 
     @property
-    def num_updates(self) -> int:
-        """Updates in the whole run."""
-        return int(self.update_to_data * (self.total_timesteps - self.learning_starts))
+    def first_learned(self) -> int:
+        """The transition that learning waits for: there must be a batch, too."""
+        return max(self.learning_starts, self.batch_size)
+
+    @property
+    def planned_updates(self) -> int:
+        """Updates in the whole run, about: what β and the choice to compile go by."""
+        return max(1, int(self.update_to_data * (self.total_timesteps - self.first_learned)))
 
     def sampler(self) -> Sampler:
         """How batches are drawn."""
@@ -186,7 +198,7 @@ class OffPolicyConfig(RunConfig):
         if self.replay == "proportional":
             return Proportional(**{"replacement": False, **given})
         kind = Prioritized if self.replay == "prioritized" else RankBased
-        return kind(beta_samples=max(self.num_updates, 1), **given)
+        return kind(beta_samples=self.planned_updates, **given)
 
     def make_replay(self, envs: VectorEnv) -> ReplayBuffer:
         """An empty buffer for an environment's transitions."""
@@ -205,7 +217,7 @@ class OffPolicyConfig(RunConfig):
 
     def random_steps(self) -> int:
         """Steps of each environment before learning begins."""
-        return -(-self.learning_starts // self.num_envs)
+        return -(-self.first_learned // self.num_envs)
 
 
 class Batch(NamedTuple):
@@ -246,6 +258,17 @@ class Metrics:
 
     def clear(self) -> None:
         """Begin anew."""
+        self._sums: dict[str, tuple[Tensor, int]] = {}
+        self._rows = {kind: [] for kind in self._names}
+        self._updates = {kind: [] for kind in self._names}
+
+    def fold(self) -> None:
+        """Keep the sums of what there is in place of it all."""
+        for kind, rows in self._rows.items():
+            if rows:
+                total = torch.stack(rows).sum(0, dtype=torch.float64)
+                before, count = self._sums.get(kind, (0.0, 0))
+                self._sums[kind] = total + before, count + len(rows)
         self._rows = {kind: [] for kind in self._names}
         self._updates = {kind: [] for kind in self._names}
 
@@ -255,16 +278,18 @@ class Metrics:
         self._updates[kind].append(update)
 
     def means(self) -> dict[str, float]:
-        """By name, over all updates that were kept."""
+        """By name, over all updates since the last `clear`."""
+        self.fold()
         means: dict[str, float] = {}
-        for kind, rows in self._rows.items():
-            if rows:
-                values = torch.stack(rows).mean(0).tolist()
-                means |= dict(zip(self._names[kind], values, strict=True))
+        for kind, (total, count) in self._sums.items():
+            means |= dict(zip(self._names[kind], (total / count).tolist(), strict=True))
         return means
 
     def first_bad(self) -> tuple[int, list[str]] | None:
-        """The number of the first update that was not finite, and what was not; None: all were."""
+        """The number of the first update that was not finite, and what was not; None: all were.
+
+        What was folded is not looked at again.
+        """
         found: list[tuple[int, list[str]]] = []
         for kind, rows in self._rows.items():
             if not rows:
@@ -416,7 +441,7 @@ def run(
         # Ctrl-C ends the iteration after a round, where all parts agree on how far they have come.
         with pending_interrupt() as interrupt:
             loop.run_iteration(interrupt)
-            metrics = loop.check_and_sum_up()
+            metrics = loop.metrics()
             with span("publish"):
                 state = rollout.state()
                 params = {name: array.copy() for name, array in learner.acting.items()}
@@ -458,15 +483,16 @@ class _Loop:
         self._by_priority = config.replay in _BY_PRIORITY
         # Priorities change with each update, and what is drawn without replacement must differ
         # within one batch only.
-        self._max_drawn = 1
-        if getattr(config.sampler(), "replacement", False):
-            self._max_drawn = MAX_DRAWN
+        sampler = config.sampler()
+        is_free = isinstance(sampler, (Uniform, Proportional)) and sampler.replacement
+        self._max_drawn = MAX_DRAWN if is_free else 1
         self._empty_at = 0  # transitions when the buffer was empty
         # Transitions when learning began; −1: it has not yet.
         self._began = -1
         self._done = 0  # updates since then
-        # The numbers of what each update of this iteration learned from.
+        # The numbers of what the updates learned from that were not looked through yet.
         self._indices: list[Array] = []
+        self._iteration_began = 0  # updates by then
 
     def to_json(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -475,6 +501,7 @@ class _Loop:
             "done": self._done,
             "empty_at": self._empty_at,
             "added": self._buffer.num_added,
+            "sampled": self._buffer.num_samples,
         }
 
     def restore_replay(self, checkpoint: Checkpoint) -> list[str]:
@@ -484,22 +511,32 @@ class _Loop:
         if path is None or not path.is_file():
             # Learning waits until as much was collected as it waited for at first.
             self._began, self._empty_at = -1, checkpoint.state["timesteps"]
+            buffer.num_samples = checkpoint.state["learner"]["num_updates"]  # β goes on
+            wait = self._config.first_learned
+            if self._empty_at + wait >= self._config.total_timesteps:
+                raise ConfigError(
+                    "the replay buffer was not kept with this checkpoint, and without it learning "
+                    f"waits for {wait:,} transitions, but only "
+                    f"{self._config.total_timesteps - self._empty_at:,} are to come: raise "
+                    "`total_timesteps`"
+                )
             return [
                 "the replay buffer was not kept with this checkpoint and begins empty "
-                "(`save_replay` keeps it): learning waits for "
-                f"{max(self._config.learning_starts, self._config.batch_size):,} transitions"
+                "(`save_replay` keeps it with the last one): learning waits for "
+                f"{wait:,} transitions"
             ]
         with span("restore_replay"):
             buffer.restore(path)
         self._began, self._done = state["began"], state["done"]
         self._empty_at = state["empty_at"]
         ahead = buffer.num_added - state["added"]
+        is_ahead = ahead > 0 or buffer.num_samples != state["sampled"]
         if ahead < 0:
             raise CheckpointError(
                 f"{path} holds {-ahead} transitions fewer than its checkpoint was made with: take "
                 "another checkpoint, or remove the file to begin with an empty buffer"
             )
-        if ahead:
+        if is_ahead:
             buffer.cut()  # the steps that come now follow others than the last ones that it holds
             return [f"the replay buffer holds {ahead} transitions from after the checkpoint"]
         return []
@@ -509,13 +546,13 @@ class _Loop:
         config, rollout = self._config, self._rollout
         end = min(rollout.num_transitions + config.report_interval, config.total_timesteps)
         self._learner.metrics.clear()
-        self._indices.clear()
+        self._iteration_began = self._learner.num_updates
         while rollout.num_transitions < end and not interrupt.has_come:
             try:
                 with span("collect"):
                     fragment = rollout.collect()
             except (EnvironmentFailure, NonFiniteError):
-                self.check_and_sum_up()  # an update may have been the cause
+                self._check_finite()  # an update may have been the cause
                 raise
             with span("store"):
                 self._store(fragment)
@@ -525,33 +562,45 @@ class _Loop:
                 self._learn(count)
                 due -= count
                 self._done += count
+            if len(self._indices) >= MAX_KEPT:
+                self._check_finite()
             if self._began >= 0:
                 with span("publish"):
                     self._learner.end_round(rollout.num_transitions)
                     self._policy.refresh(self._learner.num_updates)
 
-    def check_and_sum_up(self) -> dict[str, float]:
-        """The iteration's metrics.
+    def metrics(self) -> dict[str, float]:
+        """What the iteration's updates said.
 
         Raises:
-            NonFiniteUpdate: an update was not finite.
+            NonFiniteUpdate: one of them was not finite.
+        """
+        self._check_finite()
+        return {
+            **self._learner.metrics.means(),
+            "num_updates": float(self._learner.num_updates),
+            "replay_size": float(len(self._buffer)),
+        }
+
+    def _check_finite(self) -> None:
+        """Look through the updates since the last look.
+
+        Raises:
+            NonFiniteUpdate: one was not finite.
         """
         learner = self._learner
         bad = learner.metrics.first_bad()
-        if bad is None and not learner.is_finite():
+        if bad is None and self._indices and not learner.is_finite():
             bad = learner.num_updates, ["the parameters"]
         if bad is not None:
             number, names = bad
-            number -= learner.num_updates - len(self._indices)  # in this iteration
-            index = self._indices[number - 1]
+            index = self._indices[number - 1 - (learner.num_updates - len(self._indices))]
             kept = index[index >= self._buffer.num_added - len(self._buffer)]
             batch = self._buffer.get(kept) if len(kept) else {}
+            number -= self._iteration_began
             raise NonFiniteUpdate(names, number, {name: batch[name] for name in batch})
-        return {
-            **learner.metrics.means(),
-            "num_updates": float(learner.num_updates),
-            "replay_size": float(len(self._buffer)),
-        }
+        self._indices.clear()
+        learner.metrics.fold()
 
     def _store(self, fragment: Fragment) -> None:
         flat = {
@@ -572,8 +621,8 @@ class _Loop:
         """Updates to make now."""
         config, collected = self._config, self._rollout.num_transitions
         if self._began < 0:
-            enough = max(config.learning_starts, 1)
-            if collected - self._empty_at < enough or len(self._buffer) < config.batch_size:
+            collecting = collected - self._empty_at < config.first_learned
+            if collecting or len(self._buffer) < config.batch_size:
                 return 0
             self._began = collected - 1  # the transition that learning waited for is the first
             self._done = 0
@@ -591,7 +640,7 @@ class _Loop:
                     try:
                         self._buffer.update_weights(index, td_error.numpy())
                     except ReplayError:
-                        self.check_and_sum_up()  # an error that is NaN has a cause
+                        self._check_finite()  # an error that is NaN has a cause
                         raise
 
 

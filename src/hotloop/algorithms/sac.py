@@ -90,10 +90,16 @@ class Config(OffPolicyConfig):
         check_fields(
             self,
             counts=("policy_frequency",),
-            positive=("policy_learning_rate", "critic_learning_rate", "alpha", "initial_alpha"),
+            positive=("policy_learning_rate", "critic_learning_rate", "initial_alpha"),
+            not_negative=("alpha",),
             fractions=("tau",),
         )
         off_policy.check_precision(self.precision)
+        if self.alpha is not None and (self.initial_alpha, self.target_entropy) != (1.0, None):
+            raise ConfigError(
+                f"`alpha` ({self.alpha}) is fixed, and `initial_alpha` and `target_entropy` are of "
+                "one that is learned: leave these out, or leave `alpha` out"
+            )
         if self.target_entropy is not None and not math.isfinite(self.target_entropy):
             raise ConfigError(f"`target_entropy` must be finite, got {self.target_entropy!r}")
 
@@ -308,7 +314,7 @@ class Learner:
             alpha_adam=AdamState.zeros(log_alpha),
         )
         self.acting = nets.policy_layout.views(policy)
-        self.rng = np.random.default_rng((config.seed, 1))
+        self.rng = np.random.default_rng((config.seed, 2))
         self.num_updates = 0
         self.metrics = Metrics({"critics": CRITIC_METRICS, "policy": POLICY_METRICS})
         self._noise = np.empty((config.batch_size, actor.action_size), np.float32)
@@ -318,7 +324,7 @@ class Learner:
         per_row = 2 * (policy.numel() * 4 + values.numel() * 6)
         choice = choose(
             config.compile,
-            num_calls=2 * config.num_updates,
+            num_calls=2 * config.planned_updates,
             flop_per_call=per_row * config.batch_size / 2,
         )
         self.executions = [

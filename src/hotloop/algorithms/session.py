@@ -318,7 +318,7 @@ class Session:
         return NonFiniteError(
             f"losses and parameters must be finite, but update {error.update} of iteration "
             f"{iteration} gave NaN or infinity in {', '.join(error.names)}: lower "
-            f"`learning_rate`, and check the scale of the rewards; {where}"
+            f"the learning rate, and check the scale of the rewards; {where}"
         )
 
     def _close(self) -> None:

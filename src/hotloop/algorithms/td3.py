@@ -271,19 +271,20 @@ class Learner:
             targets=values.clone(),
         )
         self.acting = nets.policy_layout.views(policy)
-        self.rng = np.random.default_rng((config.seed, 1))
+        self.rng = np.random.default_rng((config.seed, 2))
         self.num_updates = 0
         self.metrics = Metrics({"critics": CRITIC_METRICS, "policy": POLICY_METRICS})
         self._noise = np.empty((config.batch_size, actor.action_size), np.float32)
         self._noise_tensor = torch.from_numpy(self._noise)
         # Products of matrices: the target's actor and critics, the critics forward and backward;
-        # half as often, the actor forward and backward, through one critic.
-        per_row = 2 * (policy.numel() * (1 + 1.5) + values.numel() * (4 + 0.5))
-        calls = config.num_updates * (1 + 1 / config.policy_frequency)
+        # less often, the actor forward and backward, through one critic.
+        often = 1 / config.policy_frequency
+        per_row = 2 * (policy.numel() * (1 + 3 * often) + values.numel() * (4 + often))
+        calls = config.planned_updates * (1 + often)
         choice = choose(
             config.compile,
             num_calls=int(calls),
-            flop_per_call=per_row * config.batch_size * config.num_updates / calls,
+            flop_per_call=per_row * config.batch_size * config.planned_updates / calls,
         )
         self.executions = [
             Execution(partial(function, nets=nets, config=config), choice, name)

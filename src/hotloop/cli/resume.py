@@ -33,6 +33,11 @@ def run(args: list[str]) -> int:
         metavar="N",
         help="go on to so many steps (default: as the run was started)",
     )
+    parser.add_argument(
+        "--save-replay",
+        action="store_true",
+        help="keep the replay buffer with the last checkpoint from now on (sac, td3, dqn)",
+    )
     options = parser.parse_args(args)
     for module in ("torch", "gymnasium", "safetensors", "matplotlib"):
         need(module, extra="train", purpose="training")
@@ -51,6 +56,10 @@ def run(args: list[str]) -> int:
     config = from_stored(algorithm.Config, stored["config"])
     if options.total_timesteps is not None:
         config = dataclasses.replace(config, total_timesteps=options.total_timesteps)
+    if options.save_replay:
+        if not hasattr(config, "save_replay"):
+            raise ConfigError(f"`--save-replay`: {stored['algorithm']} has no replay buffer")
+        config = dataclasses.replace(config, save_replay=True)
     resume_from = Path(options.run)
     if options.checkpoint != "last":
         resume_from = resume_from / "checkpoints" / options.checkpoint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from typing import Literal
 
 import torch
@@ -15,10 +14,10 @@ def has_fast_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 matrices by instructions of its own."""
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     wanted = ("avx512_bf16", "amx_bf16", "bf16")
-    return any(capabilities.get(name) for name in wanted) or platform.machine() == "arm64"
+    return any(capabilities.get(name) for name in wanted)
 
 
-_HAS_FAST_BFLOAT16 = has_fast_bfloat16()
+HAS_FAST_BFLOAT16 = has_fast_bfloat16()
 
 
 def product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
@@ -40,7 +39,7 @@ def product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
     multiply = torch.mm if left.ndim == 2 else torch.bmm
     if precision == "float32":
         return multiply(left, right)
-    if _HAS_FAST_BFLOAT16:
+    if HAS_FAST_BFLOAT16:
         return multiply(left.to(torch.bfloat16), right.to(torch.bfloat16)).to(torch.float32)
     return rounded(multiply(rounded(left), rounded(right)))
 

@@ -180,6 +180,11 @@ class ActingPolicy:
         Returns:
             float32, (T, N).
         """
+        if not self.has_value:
+            raise ConfigError(
+                "an actor that learns from replay keeps no log-probabilities: "
+                "`networks.squashed_gaussian` computes those of sac"
+            )
         return self._head.log_prob(head, noise, action)
 
     # --- the user's side ------------------------------------------------------------------------

@@ -49,15 +49,15 @@ class Dueling:
         named = {name: x for name, x in params.items() if name.split(".")[0] not in own}
         weight, bias = params["advantage.weight"], params["advantage.bias"]
         centred = weight - weight.mean(1)[:, None]
-        value = params["value.weight"] + 0.0 * centred  # one column for each action
-        named[f"{head}.weight"] = _stack(value, centred)
+        named[f"{head}.weight"] = _stack(params["value.weight"], centred)
         named[f"{head}.bias"] = params["value.bias"] + (bias - bias.mean(0))
         return named
 
 
-def _stack(upper: Any, lower: Any) -> Any:
-    if isinstance(upper, np.ndarray):
-        return np.concatenate([upper, lower])
+def _stack(column: Any, lower: Any) -> Any:
+    """A column, once for each action, above a matrix: of torch, which is there if tensors are."""
+    if isinstance(lower, np.ndarray):
+        return np.concatenate([np.broadcast_to(column, lower.shape), lower])
     import torch
 
-    return torch.cat([upper, lower])
+    return torch.cat([column.expand_as(lower), lower])

@@ -264,7 +264,7 @@ class InlineRollout:
             if np.isfinite(self.fragment.obs[step]).all():
                 raise NonFiniteError(
                     f"the policy's outputs must be finite, but at step {self.vector_steps + step} "
-                    "they were not: lower `learning_rate`, and check the scale of the rewards"
+                    "they were not: lower the learning rate, and check the scale of the rewards"
                 )
         check_finite(self.fragment, num_steps=num_steps, first_step=self.vector_steps)
 

@@ -12,13 +12,14 @@ runs/<env>__<algorithm>__<seed>__<time>/
 
 from __future__ import annotations
 
-from hotloop.runs.checkpoints import Checkpoint, Checkpoints
+from hotloop.runs.checkpoints import REPLAY_FILE, Checkpoint, Checkpoints
 from hotloop.runs.config import RunConfig, changed_fields, check_fields, from_stored
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.interrupt import delayed_interrupt, pending_interrupt
 from hotloop.runs.report import Evaluation, OnReport, Progress, Report, Result
 
 __all__ = [
+    "REPLAY_FILE",
     "Checkpoint",
     "Checkpoints",
     "Evaluation",

@@ -37,7 +37,8 @@ from hotloop.types import Array
 
 CHECKPOINT_VERSION = 2
 
-_SMALL = ("policy.safetensors", "learner.safetensors", "state.json")
+REPLAY_FILE = "replay.zip"
+LARGE = (REPLAY_FILE,)  # what only the last checkpoint keeps
 _SCALE = ("mean", "std", "clip")
 
 
@@ -51,8 +52,8 @@ class Checkpoint:
         arrays: gives, by name, what the learner, its normaliser and its rollout need to go on; only
             called if the checkpoint is saved, perhaps much later.
         state: counters and random states, as JSON holds them; `timesteps` is always there.
-        files: what is large, by file name: each writes itself to a path, as it is when the
-            checkpoint is saved. Only the last checkpoint keeps them.
+        files: what else there is, by file name: each writes itself to a path, as it is when the
+            checkpoint is saved. Those that are large only the last checkpoint keeps.
         path: where it was read from; None: not from a file.
     """
 
@@ -264,9 +265,10 @@ class Checkpoints:
         for path in unlinked[: max(0, len(unlinked) - keep)]:
             shutil.rmtree(path, ignore_errors=True)
         last = self._find("last").name
-        for path in self.path.glob("step-*/*"):
-            if path.parent.name != last and path.name not in _SMALL:
-                path.unlink(missing_ok=True)
+        for name in LARGE:
+            for path in self.path.glob(f"step-*/{name}"):
+                if path.parent.name != last:
+                    path.unlink(missing_ok=True)
 
     def _remove_leftovers(self) -> None:
         for path in self.path.glob(".*"):
