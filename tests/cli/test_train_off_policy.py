@@ -73,7 +73,7 @@ def test_options_that_are_given_come_before_the_preset(capsys):
 def test_where_everything_is_given_nothing_is_told(capsys):
     config = parsed(
         *("dqn", "--total-timesteps", "5000", "--learning-starts", "100"),
-        *("--exploration-fraction", "0.1"),
+        *("--update-to-data", "0.1", "--target-interval", "500"),
     )
     assert (config.total_timesteps, config.learning_starts) == (5000, 100)
     assert capsys.readouterr().out == ""
@@ -172,13 +172,25 @@ def test_train_with_a_preset_then_resume_and_eval(capsys, tmp_path):
     assert (code, err) == (0, "")
     first = out.splitlines()[0]
     assert first.startswith("resumed at 100 steps; the replay buffer was not kept")
-    assert "(`save_replay` keeps it)" in first
+    assert "(`save_replay` keeps it with the last one)" in first
     assert "preset for" not in out
     assert timesteps(run_dir) == (200, [50, 100, 150, 200])
 
     code, out, _ = run(capsys, "eval", run_dir, "--episodes", 1)
     assert code == 0
     assert "mean return" in out
+
+    code, _, err = run(capsys, "resume", run_dir, "--total-timesteps", 300, "--save-replay")
+    assert (code, err) == (0, "")
+    assert (run_dir / "checkpoints" / "last" / "replay.zip").is_file()
+
+
+def test_a_run_without_a_replay_buffer_can_not_keep_one(capsys, tmp_path):
+    run_dir = tmp_path / "run"
+    small = ["--num-steps", 8, "--num-minibatches", 1, "--total-timesteps", 64, "--compile", "off"]
+    assert run(capsys, "train", "ppo", *small, "--run-dir", run_dir)[0] == 0
+    code, _, err = run(capsys, "resume", run_dir, "--total-timesteps", 128, "--save-replay")
+    assert (code, err) == (2, "hotloop: `--save-replay`: ppo has no replay buffer\n")
 
 
 @pytest.mark.parametrize("name", OFF_POLICY)

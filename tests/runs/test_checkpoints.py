@@ -186,7 +186,8 @@ def test_only_the_last_checkpoint_keeps_what_is_large(tmp_path):
     for name in ("best", "step-000000000003", "last"):
         assert checkpoints.load(name).arrays()["step"] == 5
     names = sorted(os.listdir(tmp_path / "best"))
-    assert names == ["learner.safetensors", "policy.safetensors", "state.json"]
+    # What a user put there is left alone.
+    assert names == ["learner.safetensors", "notes.txt", "policy.safetensors", "state.json"]
     # A training without them leaves none behind.
     checkpoints.save(checkpoint(5), keep=9)
     assert files_of(tmp_path) == {}
