@@ -24,11 +24,13 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from hotloop.algorithms import off_policy
-from hotloop.algorithms.off_policy import Batch, Metrics, OffPolicyConfig
+from hotloop.algorithms.batches import Batch
+from hotloop.algorithms.off_policy import OffPolicyConfig
 from hotloop.algorithms.session import open_session
 from hotloop.learner import (
     AdamState,
     Execution,
+    Metrics,
     ParameterLayout,
     adam_step,
     choose,

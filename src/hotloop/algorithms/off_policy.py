@@ -12,12 +12,11 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
-import numpy as np
-import torch
 from torch import Tensor
 
+from hotloop.algorithms.batches import Batch, Batches
 from hotloop.algorithms.session import Session
 from hotloop.envs import VectorEnv
 from hotloop.errors import (
@@ -28,10 +27,9 @@ from hotloop.errors import (
     NonFiniteUpdate,
     ReplayError,
 )
-from hotloop.learner import Compile, Execution
+from hotloop.learner import Compile, Execution, Metrics
 from hotloop.ops.products import HAS_FAST_BFLOAT16
 from hotloop.policies import ActingPolicy, Actor, Exploration, PolicySnapshot
-from hotloop.replay import Batch as Drawn
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Sampler, Uniform
 from hotloop.rollouts import InlineRollout, RolloutState
 from hotloop.runs import (
@@ -220,92 +218,6 @@ class OffPolicyConfig(RunConfig):
         return -(-self.first_learned // self.num_envs)
 
 
-class Batch(NamedTuple):
-    """Transitions that one update learns from.
-
-    Attributes:
-        obs: (B, *obs_shape).
-        action: (B, *action_shape), as the environment took it.
-        reward: float32, (B,), of n steps.
-        next_obs: (B, *obs_shape), n steps later, the true successor.
-        discount: float32, (B,): γ to the power of the steps between, 0 where the episode
-            terminated: the target is `reward + discount · V(next_obs)`, and truncation does not
-            stop the bootstrap.
-        importance: float32, (B,), by which losses are weighed; 1 where batches are not drawn by
-            priorities.
-    """
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    next_obs: Tensor
-    discount: Tensor
-    importance: Tensor
-
-
-class Metrics:
-    """What updates said of themselves, kept where the tensors are until it is reported.
-
-    Args:
-        names: what the numbers are, by kind of update.
-    """
-
-    def __init__(self, names: Mapping[str, tuple[str, ...]]) -> None:
-        self._names = names
-        self._rows: dict[str, list[Tensor]] = {}
-        self._updates: dict[str, list[int]] = {}
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin anew."""
-        self._sums: dict[str, tuple[Tensor, int]] = {}
-        self._rows = {kind: [] for kind in self._names}
-        self._updates = {kind: [] for kind in self._names}
-
-    def fold(self) -> None:
-        """Keep the sums of what there is in place of it all."""
-        for kind, rows in self._rows.items():
-            if rows:
-                total = torch.stack(rows).sum(0, dtype=torch.float64)
-                before, count = self._sums.get(kind, (0.0, 0))
-                self._sums[kind] = total + before, count + len(rows)
-        self._rows = {kind: [] for kind in self._names}
-        self._updates = {kind: [] for kind in self._names}
-
-    def add(self, kind: str, row: Tensor, update: int) -> None:
-        """Keep the numbers of one update."""
-        self._rows[kind].append(row)
-        self._updates[kind].append(update)
-
-    def means(self) -> dict[str, float]:
-        """By name, over all updates since the last `clear`."""
-        self.fold()
-        means: dict[str, float] = {}
-        for kind, (total, count) in self._sums.items():
-            means |= dict(zip(self._names[kind], (total / count).tolist(), strict=True))
-        return means
-
-    def first_bad(self) -> tuple[int, list[str]] | None:
-        """The number of the first update that was not finite, and what was not; None: all were.
-
-        What was folded is not looked at again.
-        """
-        found: list[tuple[int, list[str]]] = []
-        for kind, rows in self._rows.items():
-            if not rows:
-                continue
-            bad = ~torch.stack(rows).isfinite()
-            if bad.any():
-                first = int(bad.any(1).int().argmax())
-                names = [
-                    name
-                    for name, is_bad in zip(self._names[kind], bad[first], strict=True)
-                    if is_bad
-                ]
-                found.append((self._updates[kind][first], names))
-        return min(found, default=None)
-
-
 class Learner(Protocol):
     """The owner of all that learning changes.
 
@@ -344,53 +256,6 @@ class Learner(Protocol):
     def load(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> None:
         """Go on from a checkpoint and its arrays."""
         ...
-
-
-class Batches:
-    """Draws from the buffer, as tensors in memory that stays where it is.
-
-    Args:
-        buffer: drawn from.
-        batch_size: B.
-        gamma: γ, for transitions of one step.
-    """
-
-    def __init__(self, buffer: ReplayBuffer, batch_size: int, gamma: float) -> None:
-        self._buffer = buffer
-        self._batch_size = batch_size
-        self._gamma = np.float32(gamma)
-        self._n_step = buffer.settings["n_step"]
-        self._drawn: dict[int, tuple[Drawn, Array, list[Batch]]] = {}
-
-    def draw(self, count: int) -> tuple[list[Batch], Array]:
-        """`count` batches in one call, and the numbers of their transitions, (count · B,)."""
-        size = count * self._batch_size
-        kept = self._drawn.get(count)
-        if kept is None:
-            drawn = self._buffer.sample(size)
-            kept = self._drawn[count] = self._with_tensors(drawn, count)
-        else:
-            self._buffer.sample(size, out=kept[0])
-        drawn, discount, batches = kept
-        if self._n_step == 1:
-            np.logical_not(drawn.terminated, out=discount)
-            np.multiply(discount, self._gamma, out=discount)
-        return batches, drawn.index
-
-    def _with_tensors(self, drawn: Drawn, count: int) -> tuple[Drawn, Array, list[Batch]]:
-        discount = np.empty(len(drawn), np.float32) if self._n_step == 1 else drawn.discount
-        has_importance = "importance" in drawn.keys()  # noqa: SIM118  (its items are attributes)
-        fields = {
-            "obs": drawn.obs,
-            "action": drawn.action,
-            "reward": drawn.reward,
-            "next_obs": drawn.next_obs,
-            "discount": discount,
-            "importance": drawn.importance if has_importance else np.ones(len(drawn), np.float32),
-        }
-        tensors = {name: torch.from_numpy(x).chunk(count) for name, x in fields.items()}
-        batches = [Batch(*parts) for parts in zip(*tensors.values(), strict=True)]
-        return drawn, discount, batches
 
 
 def run(

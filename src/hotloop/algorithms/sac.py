@@ -25,24 +25,25 @@ import torch
 from torch import Tensor
 
 from hotloop.algorithms import off_policy
-from hotloop.algorithms.off_policy import Batch, Metrics, OffPolicyConfig
+from hotloop.algorithms.batches import Batch
+from hotloop.algorithms.off_policy import OffPolicyConfig
 from hotloop.algorithms.session import open_session
+from hotloop.algorithms.twin_critics import CRITIC_METRICS, Networks, step_critics
 from hotloop.errors import ConfigError
 from hotloop.learner import (
     AdamState,
     Execution,
-    ParameterLayout,
+    Metrics,
     adam_step,
     choose,
     move_towards,
     value_and_grad,
 )
 from hotloop.ops.products import Precision
-from hotloop.policies import Actor, Critics, Exploration, networks
+from hotloop.policies import Actor, Exploration, networks
 from hotloop.runs import Checkpoint, OnReport, Result, check_fields
 from hotloop.types import Array
 
-CRITIC_METRICS = ("critic_loss", "q_value", "td_error")
 POLICY_METRICS = ("policy_loss", "alpha_loss", "alpha", "entropy")
 
 # What an environment needs to be learned well, where the defaults don't do.
@@ -132,51 +133,6 @@ class State:
     alpha_adam: AdamState
 
 
-@dataclass(frozen=True)
-class Networks:
-    """What is learned, and where its parameters stand."""
-
-    actor: Actor
-    critics: Critics
-
-    @property
-    def policy_layout(self) -> ParameterLayout:
-        """Of `State.policy`."""
-        return ParameterLayout(self.actor.parameter_shapes())
-
-    @property
-    def critics_layout(self) -> ParameterLayout:
-        """Of `State.critics` and `State.targets`."""
-        return ParameterLayout(self.critics.parameter_shapes())
-
-
-def critic_loss(
-    params: Tensor,
-    inputs: Tensor,
-    target: Tensor,
-    importance: Tensor,
-    nets: Networks,
-    config: Config,
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """L = Σ_k E[w (Q_k(s, a) − y)²], twice eq. 5 of Haarnoja et al. 2018, arXiv:1812.05905.
-
-    Args:
-        params: float32, (C,).
-        inputs: observations and actions side by side, (B, D + A).
-        target: y, (B,).
-        importance: w, (B,).
-        nets: which networks.
-        config: read as constants.
-
-    Returns:
-        The loss, 0-d; Q, (K, B), and the differences, (K, B).
-    """
-    named = nets.critics_layout.unpack(params)
-    values = networks.action_values(nets.critics, named, inputs, config.precision)
-    difference = values - target
-    return (importance * difference.square()).mean(-1).sum(), (values, difference)
-
-
 def policy_loss(
     params: Tensor,
     critics: Tensor,
@@ -203,11 +159,11 @@ def policy_loss(
         The loss, 0-d, and log π(ã|s), (B,).
     """
     named = nets.policy_layout.unpack(params)
-    head = networks.actor_head(nets.actor, named, batch.obs, config.precision)
+    head = networks.actor_head(nets.actor, named, batch.obs, nets.precision)
     action, log_prob = networks.squashed_gaussian(head, noise)
     inputs = torch.cat([batch.obs.flatten(1).to(torch.float32), action], 1)
     critics_named = nets.critics_layout.unpack(critics)
-    values = networks.action_values(nets.critics, critics_named, inputs, config.precision)
+    values = networks.action_values(nets.critics, critics_named, inputs, nets.precision)
     return (alpha * log_prob - values.amin(0)).mean(), log_prob
 
 
@@ -233,22 +189,22 @@ def update_critics(
     with torch.no_grad():
         alpha = _alpha(state, config)
         named = nets.policy_layout.unpack(state.policy)
-        head = networks.actor_head(nets.actor, named, batch.next_obs, config.precision)
+        head = networks.actor_head(nets.actor, named, batch.next_obs, nets.precision)
         next_action, log_prob = networks.squashed_gaussian(head, noise)
         next_inputs = torch.cat([batch.next_obs.flatten(1).to(torch.float32), next_action], 1)
         targets = nets.critics_layout.unpack(state.targets)
-        values = networks.action_values(nets.critics, targets, next_inputs, config.precision)
+        values = networks.action_values(nets.critics, targets, next_inputs, nets.precision)
         target = batch.reward + batch.discount * (values.amin(0) - alpha * log_prob)
-    action = networks.unit_action(nets.actor, batch.action)
-    inputs = torch.cat([batch.obs.flatten(1).to(torch.float32), action], 1)
-    value, (values, difference), grad = value_and_grad(
-        critic_loss, state.critics, inputs, target, batch.importance, nets, config
+    result = step_critics(
+        state.critics,
+        state.critics_adam,
+        batch,
+        target,
+        learning_rate=config.critic_learning_rate,
+        nets=nets,
     )
-    rate = torch.tensor(config.critic_learning_rate)
-    adam_step(state.critics, grad, state.critics_adam, learning_rate=rate)
     move_towards(state.targets, state.critics, config.tau)
-    td_error = difference.detach().abs().mean(0)
-    return torch.stack([value, values.detach().mean(), td_error.mean()]), td_error
+    return result
 
 
 def update_policy(
@@ -295,14 +251,11 @@ class Learner:
     def __init__(self, config: Config, actor: Actor) -> None:
         off_policy.warn_of_slow(config.precision)
         self.config = config
-        critics = Critics(
-            inputs=actor.obs_size + actor.action_size,
-            hidden_sizes=tuple(config.hidden_sizes),
-            layer_norm=config.layer_norm,
+        self.nets = nets = Networks.around(
+            actor, layer_norm=config.layer_norm, precision=config.precision
         )
-        self.nets = nets = Networks(actor, critics)
         policy = nets.policy_layout.pack(actor.initial_parameters(config.seed))
-        values = nets.critics_layout.pack(critics.initial_parameters(config.seed))
+        values = nets.critics_layout.pack(nets.critics.initial_parameters(config.seed))
         log_alpha = torch.tensor([math.log(config.initial_alpha)], dtype=torch.float32)
         self.state = State(
             policy=policy,

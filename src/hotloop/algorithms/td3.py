@@ -24,12 +24,14 @@ import torch
 from torch import Tensor
 
 from hotloop.algorithms import off_policy
-from hotloop.algorithms.off_policy import Batch, Metrics, OffPolicyConfig
+from hotloop.algorithms.batches import Batch
+from hotloop.algorithms.off_policy import OffPolicyConfig
 from hotloop.algorithms.session import open_session
+from hotloop.algorithms.twin_critics import CRITIC_METRICS, Networks, step_critics
 from hotloop.learner import (
     AdamState,
     Execution,
-    ParameterLayout,
+    Metrics,
     adam_step,
     choose,
     move_towards,
@@ -37,11 +39,10 @@ from hotloop.learner import (
 )
 from hotloop.ops.activations import tanh
 from hotloop.ops.products import Precision
-from hotloop.policies import Actor, Critics, Exploration, networks
+from hotloop.policies import Actor, Exploration, networks
 from hotloop.runs import Checkpoint, OnReport, Result, check_fields
 from hotloop.types import Array
 
-CRITIC_METRICS = ("critic_loss", "q_value", "td_error")
 POLICY_METRICS = ("policy_loss",)
 
 # What an environment needs to be learned well, where the defaults don't do.
@@ -122,51 +123,6 @@ class State:
     targets: Tensor
 
 
-@dataclass(frozen=True)
-class Networks:
-    """What is learned, and where its parameters stand."""
-
-    actor: Actor
-    critics: Critics
-
-    @property
-    def policy_layout(self) -> ParameterLayout:
-        """Of `State.policy` and `State.policy_target`."""
-        return ParameterLayout(self.actor.parameter_shapes())
-
-    @property
-    def critics_layout(self) -> ParameterLayout:
-        """Of `State.critics` and `State.targets`."""
-        return ParameterLayout(self.critics.parameter_shapes())
-
-
-def critic_loss(
-    params: Tensor,
-    inputs: Tensor,
-    target: Tensor,
-    importance: Tensor,
-    nets: Networks,
-    config: Config,
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """L = Σ_k E[w (Q_k(s, a) − y)²], Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1.
-
-    Args:
-        params: float32, (C,).
-        inputs: observations and actions side by side, (B, D + A).
-        target: y, (B,).
-        importance: w, (B,).
-        nets: which networks.
-        config: read as constants.
-
-    Returns:
-        The loss, 0-d; Q, (K, B), and the differences, (K, B).
-    """
-    named = nets.critics_layout.unpack(params)
-    values = networks.action_values(nets.critics, named, inputs, config.precision)
-    difference = values - target
-    return (importance * difference.square()).mean(-1).sum(), (values, difference)
-
-
 def policy_loss(
     params: Tensor, critics: Tensor, batch: Batch, nets: Networks, config: Config
 ) -> tuple[Tensor, tuple[()]]:
@@ -183,10 +139,10 @@ def policy_loss(
         The loss, 0-d, and nothing.
     """
     named = nets.policy_layout.unpack(params)
-    action = tanh(networks.actor_head(nets.actor, named, batch.obs, config.precision))
+    action = tanh(networks.actor_head(nets.actor, named, batch.obs, nets.precision))
     inputs = torch.cat([batch.obs.flatten(1).to(torch.float32), action], 1)
     first, first_named = networks.first_critic(nets.critics, nets.critics_layout.unpack(critics))
-    return -networks.action_values(first, first_named, inputs, config.precision).mean(), ()
+    return -networks.action_values(first, first_named, inputs, nets.precision).mean(), ()
 
 
 def update_critics(
@@ -210,22 +166,21 @@ def update_critics(
     """
     with torch.no_grad():
         named = nets.policy_layout.unpack(state.policy_target)
-        head = networks.actor_head(nets.actor, named, batch.next_obs, config.precision)
+        head = networks.actor_head(nets.actor, named, batch.next_obs, nets.precision)
         smoothing = (config.policy_noise * noise).clamp(-config.noise_clip, config.noise_clip)
         next_action = (tanh(head) + smoothing).clamp(-1.0, 1.0)
         next_inputs = torch.cat([batch.next_obs.flatten(1).to(torch.float32), next_action], 1)
         targets = nets.critics_layout.unpack(state.targets)
-        values = networks.action_values(nets.critics, targets, next_inputs, config.precision)
+        values = networks.action_values(nets.critics, targets, next_inputs, nets.precision)
         target = batch.reward + batch.discount * values.amin(0)
-    action = networks.unit_action(nets.actor, batch.action)
-    inputs = torch.cat([batch.obs.flatten(1).to(torch.float32), action], 1)
-    value, (values, difference), grad = value_and_grad(
-        critic_loss, state.critics, inputs, target, batch.importance, nets, config
+    return step_critics(
+        state.critics,
+        state.critics_adam,
+        batch,
+        target,
+        learning_rate=config.learning_rate,
+        nets=nets,
     )
-    rate = torch.tensor(config.learning_rate)
-    adam_step(state.critics, grad, state.critics_adam, learning_rate=rate)
-    td_error = difference.detach().abs().mean(0)
-    return torch.stack([value, values.detach().mean(), td_error.mean()]), td_error
 
 
 def update_policy(state: State, batch: Batch, *, nets: Networks, config: Config) -> Tensor:
@@ -254,14 +209,11 @@ class Learner:
     def __init__(self, config: Config, actor: Actor) -> None:
         off_policy.warn_of_slow(config.precision)
         self.config = config
-        critics = Critics(
-            inputs=actor.obs_size + actor.action_size,
-            hidden_sizes=tuple(config.hidden_sizes),
-            layer_norm=config.layer_norm,
+        self.nets = nets = Networks.around(
+            actor, layer_norm=config.layer_norm, precision=config.precision
         )
-        self.nets = nets = Networks(actor, critics)
         policy = nets.policy_layout.pack(actor.initial_parameters(config.seed))
-        values = nets.critics_layout.pack(critics.initial_parameters(config.seed))
+        values = nets.critics_layout.pack(nets.critics.initial_parameters(config.seed))
         self.state = State(
             policy=policy,
             policy_adam=AdamState.zeros(policy),

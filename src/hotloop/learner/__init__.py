@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hotloop.learner.execution import Choice, Compile, Execution, choose
 from hotloop.learner.gradients import clip_grad_norm, value_and_grad
+from hotloop.learner.metrics import Metrics
 from hotloop.learner.normalizers import Normalizer
 from hotloop.learner.optimizer import AdamState, adam_step
 from hotloop.learner.parameters import ParameterLayout, move_towards
@@ -18,6 +19,7 @@ __all__ = [
     "Choice",
     "Compile",
     "Execution",
+    "Metrics",
     "Normalizer",
     "ParameterLayout",
     "adam_step",
