@@ -17,6 +17,7 @@ Rewards, values, log-probabilities and advantages are float32; flags are bool.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +49,13 @@ class StepArrays(NamedTuple):
     obs: Array
 
 
+# The fields of a fragment that have a row for each step.
+PER_STEP = (
+    *("obs", "action", "reward", "terminated", "truncated", "valid", "next_obs"),
+    *("value", "next_value", "log_prob"),
+)
+
+
 @dataclass(slots=True)
 class Fragment:
     """T steps of N environments, time-major.
@@ -64,7 +72,10 @@ class Fragment:
         next_value: float32, (T, N), V(next_obs) under the policy that acted; 0 where terminated.
         log_prob: float32, (T, N), log π(action | obs) under the policy that acted.
         last_obs: (N, *obs_shape), what to act on after the last step.
-        policy_version: version of the policy that acted.
+        policy_version: version of the policy that acted; the oldest one, if it changed on the way.
+        first_env: number of its first environment, counted over all workers.
+        began_anew: environments, 0 … N − 1, whose first row here follows on nothing: the episode
+            that the rows before belong to was lost.
     """
 
     obs: Array
@@ -79,6 +90,8 @@ class Fragment:
     log_prob: Array
     last_obs: Array
     policy_version: int = 0
+    first_env: int = 0
+    began_anew: tuple[int, ...] = ()
 
     @classmethod
     def allocate(
@@ -90,22 +103,39 @@ class Fragment:
         obs_dtype: DTypeLike,
         action_shape: tuple[int, ...],
         action_dtype: DTypeLike,
+        first_env: int = 0,
+        zeros: Callable[[tuple[int, ...], DTypeLike], Array] = np.zeros,
     ) -> Fragment:
-        """Zeroed storage for `num_steps` × `num_envs` transitions."""
+        """Storage for `num_steps` × `num_envs` transitions, zeroed, or wherever `zeros` puts it."""
         steps = (num_steps, num_envs)
-        obs = np.zeros((num_steps + 1, num_envs, *obs_shape), obs_dtype)
-        return cls(
+        obs = zeros((num_steps + 1, num_envs, *obs_shape), obs_dtype)
+        fragment = cls(
             obs=obs[:-1],
-            action=np.zeros((*steps, *action_shape), action_dtype),
-            reward=np.zeros(steps, np.float32),
-            terminated=np.zeros(steps, np.bool_),
-            truncated=np.zeros(steps, np.bool_),
-            valid=np.ones(steps, np.bool_),
-            next_obs=np.zeros((*steps, *obs_shape), obs_dtype),
-            value=np.zeros(steps, np.float32),
-            next_value=np.zeros(steps, np.float32),
-            log_prob=np.zeros(steps, np.float32),
+            action=zeros((*steps, *action_shape), action_dtype),
+            reward=zeros(steps, np.float32),
+            terminated=zeros(steps, np.bool_),
+            truncated=zeros(steps, np.bool_),
+            valid=zeros(steps, np.bool_),
+            next_obs=zeros((*steps, *obs_shape), obs_dtype),
+            value=zeros(steps, np.float32),
+            next_value=zeros(steps, np.float32),
+            log_prob=zeros(steps, np.float32),
             last_obs=obs[-1],
+            first_env=first_env,
+        )
+        if zeros is np.zeros:
+            fragment.valid.fill(True)
+        return fragment
+
+    def rows(self, start: int, stop: int) -> Fragment:
+        """Steps `start` … `stop` − 1, as views."""
+        per_step = {name: getattr(self, name)[start:stop] for name in PER_STEP}
+        return Fragment(
+            **per_step,
+            last_obs=self.obs[stop] if stop < self.num_steps else self.last_obs,
+            policy_version=self.policy_version,
+            first_env=self.first_env,
+            began_anew=self.began_anew if start == 0 else (),
         )
 
     @property

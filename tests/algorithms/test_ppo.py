@@ -61,7 +61,7 @@ def test_update_is_the_usual_one(action_spec, options):
     learner = ppo.Learner(config, network)
     learner.state.params.copy_(learner.layout.pack(params))
     learner.rng = np.random.default_rng(7)
-    metrics = learner.learn({name: x.numpy() for name, x in batch._asdict().items()})
+    metrics = learner.learn({name: x.numpy() for name, x in batch._asdict().items() if x is not None})
 
     orders_rng = np.random.default_rng(7)
     orders = [torch.from_numpy(orders_rng.permutation(size)) for _ in range(config.update_epochs)]
@@ -270,7 +270,7 @@ def test_policies_carry_the_version_that_acted(tmp_path, monkeypatch):
     seen = []
     flatten = ppo.flatten_valid
     monkeypatch.setattr(
-        ppo, "flatten_valid", lambda f, *rest: (seen.append(f.policy_version), flatten(f, *rest))[1]
+        ppo, "flatten_valid", lambda f, *rest: (seen.append(f[0].policy_version), flatten(f, *rest))[1]
     )
     result = train(tmp_path, env_id="CartPole-v1", total_timesteps=384)
     assert seen == [0, 1, 2]

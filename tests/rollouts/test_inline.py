@@ -7,9 +7,10 @@ from hotloop import gae
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
-from hotloop.rollouts import InlineRollout, RolloutState
+from hotloop.rollouts import InlineRollout, RolloutState, flatten_valid
 from hotloop.rollouts.evaluation import evaluate
-from hotloop.rollouts.inline import NOISE_STEPS, History, flatten_valid
+from hotloop.rollouts.collector import NOISE_STEPS
+from hotloop.rollouts.state import GroupState, History
 from hotloop.types import Fragment
 from tests import toy_envs
 
@@ -41,7 +42,7 @@ def test_a_right_critic_leaves_no_advantage_across_truncations():
     # V = 1 / (1 − 0.99) = 100 is exact when truncation is no end; fragments cut episodes too.
     rollout = make_rollout(toy_envs.ConstantReward, value=100.0)
     for _ in range(3):
-        fragment = rollout.collect()
+        (fragment,) = rollout.collect()
         assert fragment.truncated.any()
         np.testing.assert_allclose(advantages_of(fragment), 0.0, atol=1e-3)
     rollout.close()
@@ -49,7 +50,7 @@ def test_a_right_critic_leaves_no_advantage_across_truncations():
 
 def test_termination_takes_the_bootstrap_away():
     rollout = make_rollout(toy_envs.ConstantReward, value=100.0, ending="terminated")
-    fragment = rollout.collect()
+    (fragment,) = rollout.collect()
     advantages = advantages_of(fragment)
     assert fragment.terminated[9].all()
     np.testing.assert_allclose(advantages[fragment.terminated], -99.0, rtol=1e-5)
@@ -60,9 +61,9 @@ def test_termination_takes_the_bootstrap_away():
 def test_fragments_join_without_a_seam():
     whole = make_rollout("CartPole-v1", num_steps=90)
     parts = make_rollout("CartPole-v1", num_steps=30)
-    long = whole.collect()
+    (long,) = whole.collect()
     for k in range(3):
-        short = parts.collect()
+        (short,) = parts.collect()
         window = slice(30 * k, 30 * (k + 1))
         for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated"):
             np.testing.assert_array_equal(getattr(long, name)[window], getattr(short, name))
@@ -78,7 +79,7 @@ def test_fragments_join_without_a_seam():
 
 def test_next_obs_is_the_true_successor():
     rollout = make_rollout(toy_envs.ConstantReward)
-    fragment = rollout.collect()
+    (fragment,) = rollout.collect()
     # The observation is the step's number over the length: 0 only after a reset.
     assert (fragment.next_obs[fragment.truncated] == 1.0).all()
     following = np.concatenate([fragment.obs[1:], fragment.last_obs[None]])
@@ -158,9 +159,9 @@ def test_rows_that_are_no_transitions_are_left_out():
     fragment.action[...] = np.arange(8).reshape(4, 2)
     advantages = np.arange(8, dtype=np.float32).reshape(4, 2)
     rng = np.random.default_rng(0)
-    assert flatten_valid(fragment, advantages, rng)["action"].tolist() == list(range(8))
+    assert flatten_valid([fragment], [advantages], rng)["action"].tolist() == list(range(8))
     fragment.valid[1, 0] = fragment.valid[3, 1] = False  # rows 2 and 7
-    flat = flatten_valid(fragment, advantages, rng)
+    flat = flatten_valid([fragment], [advantages], rng)
     kept = flat["action"].tolist()
     assert len(kept) == 8
     assert set(kept) == {0, 1, 3, 4, 5, 6}
@@ -169,7 +170,7 @@ def test_rows_that_are_no_transitions_are_left_out():
     np.testing.assert_array_equal(flat["returns"], kept)
     fragment.valid[...] = False
     with pytest.raises(ConfigError, match="raise `num_steps`"):
-        flatten_valid(fragment, advantages, rng)
+        flatten_valid([fragment], [advantages], rng)
 
 
 class Lengths:
@@ -201,7 +202,8 @@ class Lengths:
 
 def episodes_of(parts, running):
     """What `RolloutState.to_arrays` makes of them."""
-    state = RolloutState(running=running, history=parts)
+    group = GroupState(vector_steps=0, running=running, obs=np.empty(0), history=parts)
+    state = RolloutState(groups=[group])
     return [state.to_arrays()[f"actions.{i}"].tolist() for i in range(len(running))]
 
 
@@ -284,7 +286,7 @@ def test_noise_that_is_drawn_ahead_gives_the_same_actions(name, monkeypatch):
     collected = {"ahead": [], "each": []}
     for key, rollout in (("ahead", ahead), ("each", each)):
         monkeypatch.setattr(
-            "hotloop.rollouts.inline.NOISE_STEPS", NOISE_STEPS if key == "ahead" else 1
+            "hotloop.rollouts.collector.NOISE_STEPS", NOISE_STEPS if key == "ahead" else 1
         )
         num_drawn = 0
         draw_noise = rollout.policy.draw_noise
@@ -296,12 +298,12 @@ def test_noise_that_is_drawn_ahead_gives_the_same_actions(name, monkeypatch):
 
         monkeypatch.setattr(rollout.policy, "draw_noise", counted)
         for _ in range(0, total, num_steps):
-            fragment = rollout.collect()
+            (fragment,) = rollout.collect()
             assert not fragment.value.any()
             assert not fragment.log_prob.any()
             collected[key].append([getattr(fragment, field).copy() for field in fields])
         assert num_drawn == (3 if key == "ahead" else -(-total // num_steps))
-    whole = long.collect()
+    (whole,) = long.collect()
     for k, field in enumerate(fields):
         want = getattr(whole, field)
         for parts in collected.values():
@@ -321,7 +323,7 @@ def test_a_restored_rollout_draws_the_noise_of_its_steps(name, stop):
     resumed = make_actors_rollout(name, 1)
     assert resumed.restore(state.to_arrays(), state.to_json()) == []
     for _ in range(40):
-        want, got = whole.collect(), resumed.collect()
+        (want,), (got,) = whole.collect(), resumed.collect()
         np.testing.assert_array_equal(got.obs, want.obs)
         np.testing.assert_array_equal(got.action, want.action)
     assert resumed.vector_steps == whole.vector_steps == stop + 40

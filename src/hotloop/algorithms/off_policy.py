@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from hotloop.algorithms.batches import Batch, Batches
 from hotloop.algorithms.session import Session
-from hotloop.envs import VectorEnv
 from hotloop.errors import (
     CheckpointError,
     ConfigError,
@@ -31,7 +31,7 @@ from hotloop.learner import Compile, Execution, Metrics
 from hotloop.ops.products import HAS_FAST_BFLOAT16
 from hotloop.policies import ActingPolicy, Actor, Exploration, PolicySnapshot
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Sampler, Uniform
-from hotloop.rollouts import InlineRollout, RolloutState
+from hotloop.rollouts import Environments, Plan, Rollout, RolloutState
 from hotloop.runs import (
     REPLAY_FILE,
     Checkpoint,
@@ -120,6 +120,14 @@ class OffPolicyConfig(RunConfig):
     """uniform, proportional: may one batch hold a transition twice; None: yes, no."""
     save_replay: bool = False
     """Keep the buffer with the last checkpoint: a resumed run then ends with the same weights."""
+    schedule: Literal["barrier", "async"] = "barrier"
+    """barrier: every environment steps, then the updates that are due. async, with workers: updates
+    as transitions come in, first ready first."""
+    fragment_steps: int = 64
+    """async: steps that a worker may be ahead of what was learned from, two times over."""
+    max_policy_age: int = 1_000
+    """async: updates between the policy that acted and the newest; learning waits rather than let a
+    transition become older."""
     report_interval: int = 1_000
     """Transitions between two lines of metrics, in whole rounds."""
     compile: Compile = "auto"
@@ -129,7 +137,10 @@ class OffPolicyConfig(RunConfig):
         super().__post_init__()
         check_fields(
             self,
-            counts=("batch_size", "buffer_size", "train_frequency", "n_step", "report_interval"),
+            counts=(
+                *("batch_size", "buffer_size", "train_frequency", "n_step", "report_interval"),
+                *("fragment_steps", "max_policy_age"),
+            ),
             positive=("update_to_data",),
             not_negative=("learning_starts", "replay_alpha", "replay_beta"),
             fractions=("gamma",),
@@ -154,6 +165,13 @@ class OffPolicyConfig(RunConfig):
                 f"`update_to_data` must be at most 10,000, got {self.update_to_data}: 1 is usual, "
                 "20 is much"
             )
+        if self.schedule not in ("barrier", "async"):
+            raise ConfigError(
+                f"`schedule` must be 'barrier' or 'async', got {self.schedule!r}: 'variable' is for "
+                "algorithms that learn from what the policy does now"
+            )
+        if self.schedule == "async" and not self.has_workers:
+            raise ConfigError("`schedule` 'async' needs workers of their own: set `workers` too")
         kinds_of_replay = ("uniform", "proportional", *_BY_PRIORITY)
         for setting, known in (("replay", kinds_of_replay), ("replay_weight_from", _RETURNS)):
             if getattr(self, setting) not in (*known, None):
@@ -198,7 +216,7 @@ class OffPolicyConfig(RunConfig):
         kind = Prioritized if self.replay == "prioritized" else RankBased
         return kind(beta_samples=self.planned_updates, **given)
 
-    def make_replay(self, envs: VectorEnv) -> ReplayBuffer:
+    def make_replay(self, envs: Environments) -> ReplayBuffer:
         """An empty buffer for an environment's transitions."""
         weight_from = None
         if self.replay == "proportional":
@@ -211,6 +229,17 @@ class OffPolicyConfig(RunConfig):
             n_step=self.n_step,
             gamma=self.gamma,
             seed=self.seed,
+        )
+
+    def plan(self) -> Plan:
+        """How fragments are collected."""
+        is_async = self.schedule == "async"
+        return Plan(
+            num_steps=self.fragment_steps if is_async else self.train_frequency,
+            seed=self.seed,
+            schedule=self.schedule,
+            minimum=self.train_frequency * self.num_envs,
+            max_policy_age=self.max_policy_age,
         )
 
     def random_steps(self) -> int:
@@ -282,18 +311,16 @@ def run(
         buffer = config.make_replay(session.envs)
         batches = Batches(buffer, config.batch_size, config.gamma)
     policy = ActingPolicy(actor, PolicySnapshot(0, learner.acting), exploration=exploration)
-    rollout = InlineRollout(
-        session.envs, policy, num_steps=config.train_frequency, seed=config.seed
-    )
+    rollout = session.rollout(policy, config.plan())
     session.check_network(actor)
     described = actor.to_json()
-    loop = _Loop(config, learner, policy, rollout, buffer, batches)
+    loop = _Loop(config, learner, rollout, buffer, batches)
     iteration, began_anew, notes = 0, [], []
     if session.resumed_from is not None:
         resumed, arrays = session.resumed_from, session.resumed_from.arrays()
         iteration = resumed.state["iteration"]
         learner.load(resumed, arrays)
-        policy.refresh(learner.num_updates)
+        loop.publish()
         began_anew = rollout.restore(arrays, resumed.state["rollout"])
         notes = loop.restore_replay(resumed)
         for env in began_anew:
@@ -334,17 +361,16 @@ class _Loop:
         self,
         config: OffPolicyConfig,
         learner: Learner,
-        policy: ActingPolicy,
-        rollout: InlineRollout,
+        rollout: Rollout,
         buffer: ReplayBuffer,
         batches: Batches,
     ) -> None:
         self._config = config
         self._learner = learner
-        self._policy = policy
         self._rollout = rollout
         self._buffer = buffer
         self._batches = batches
+        self._num_envs = buffer.settings["num_envs"]
         self._by_priority = config.replay in _BY_PRIORITY
         # Priorities change with each update, and what is drawn without replacement must differ
         # within one batch only.
@@ -415,13 +441,17 @@ class _Loop:
         while rollout.num_transitions < end and not interrupt.has_come:
             try:
                 with span("collect"):
-                    fragment = rollout.collect()
+                    fragments = rollout.collect()
             except (EnvironmentFailure, NonFiniteError):
                 self._check_finite()  # an update may have been the cause
                 raise
             with span("store"):
-                self._store(fragment)
+                for fragment in fragments:
+                    self._store(fragment)
             due = self._num_due()
+            allowed = rollout.updates_allowed()
+            if allowed is not None:
+                due = min(due, allowed)
             while due > 0:
                 count = min(due, self._max_drawn)
                 self._learn(count)
@@ -432,7 +462,12 @@ class _Loop:
             if self._began >= 0:
                 with span("publish"):
                     self._learner.end_round(rollout.num_transitions)
-                    self._policy.refresh(self._learner.num_updates)
+                    self.publish()
+
+    def publish(self) -> None:
+        """Act with the parameters as they are now."""
+        learner = self._learner
+        self._rollout.publish(PolicySnapshot(learner.num_updates, learner.acting))
 
     def metrics(self) -> dict[str, float]:
         """What the iteration's updates said.
@@ -479,8 +514,14 @@ class _Loop:
                 ("truncated", fragment.truncated),
             )
         }
+        first = fragment.first_env
+        for env in fragment.began_anew:
+            self._buffer.cut(first + env)
+        env = None
+        if fragment.num_envs != self._num_envs:
+            env = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
         valid = fragment.valid.reshape(-1)
-        self._buffer.extend(**flat, valid=None if valid.all() else valid)
+        self._buffer.extend(**flat, env=env, valid=None if valid.all() else valid)
 
     def _num_due(self) -> int:
         """Updates to make now."""

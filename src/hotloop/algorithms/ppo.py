@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from hotloop.algorithms.session import Session, open_session
-from hotloop.envs import VectorEnv, environment_name
+from hotloop.envs import environment_name
 from hotloop.errors import ConfigError, NonFiniteUpdate
 from hotloop.learner import (
     AdamState,
@@ -49,7 +49,7 @@ from hotloop.policies import (
     make_network,
     networks,
 )
-from hotloop.rollouts import InlineRollout, RolloutState, flatten_valid
+from hotloop.rollouts import Environments, Plan, RolloutState, equal_shares, flatten_valid
 from hotloop.runs import Checkpoint, OnReport, Result, RunConfig, check_fields
 from hotloop.timing import span
 from hotloop.types import Array
@@ -113,6 +113,12 @@ class Config(RunConfig):
     """Bound on the (normalised) observations' magnitude; None: none. 10 is usual."""
     clip_reward: float | None = None
     """Bound on the (normalised) rewards' magnitude; None: none. 10 is usual."""
+    schedule: Literal["barrier", "variable"] = "barrier"
+    """barrier: T steps of each environment, then an update. variable, with workers: an update as soon
+    as there are as many steps in all, of each environment as many as it has made, weighted."""
+    overlap: bool = False
+    """With workers: collect the next fragment while learning, with the policy before this update;
+    `variable` always does."""
     compile: Compile = "auto"
     """Run the update as one compiled graph: four times as fast, after some 15 s (3 s cached)."""
 
@@ -142,6 +148,14 @@ class Config(RunConfig):
                 f"{self.num_steps} = {self.batch_size}, got {self.num_minibatches}: "
                 f"{near} does"
             )
+        if self.schedule not in ("barrier", "variable"):
+            raise ConfigError(
+                f"`schedule` must be 'barrier' or 'variable', got {self.schedule!r}: 'async' is for "
+                "algorithms that learn from replay"
+            )
+        if not self.has_workers and (self.schedule != "barrier" or self.overlap):
+            what = "`overlap`" if self.overlap else "`schedule` 'variable'"
+            raise ConfigError(f"{what} needs workers of their own: set `workers` too")
         if self.minibatch_size < 2 and self.normalize_advantages:
             raise ConfigError(
                 f"minibatches of {self.minibatch_size} have no standard deviation: lower "
@@ -175,6 +189,7 @@ class Batch(NamedTuple):
         value: float32, (B,), likewise.
         advantages: float32, (B,).
         returns: float32, (B,), the value's targets.
+        weight: float32, (B,), how much each counts, 1 on average; None: all the same.
     """
 
     obs: Tensor
@@ -183,6 +198,7 @@ class Batch(NamedTuple):
     value: Tensor
     advantages: Tensor
     returns: Tensor
+    weight: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -224,16 +240,19 @@ def loss(
     log_ratio = log_prob - batch.log_prob
     ratio = log_ratio.exp()
 
-    advantages = batch.advantages
+    advantages, weight = batch.advantages, batch.weight
     if config.normalize_advantages:
-        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        mean, std = losses.moments(advantages, weight)
+        advantages = (advantages - mean) / (std + 1e-8)
 
-    policy_loss = losses.clipped_policy_loss(ratio, advantages, config.clip_range)
+    policy_loss = losses.clipped_policy_loss(ratio, advantages, config.clip_range, weight)
     if config.clip_value_loss:
-        value_loss = losses.clipped_value_loss(value, batch.value, batch.returns, config.clip_range)
+        value_loss = losses.clipped_value_loss(
+            value, batch.value, batch.returns, config.clip_range, weight
+        )
     else:
-        value_loss = losses.value_loss(value, batch.returns)
-    mean_entropy = entropy.mean()
+        value_loss = losses.value_loss(value, batch.returns, weight)
+    mean_entropy = losses.mean(entropy, weight)
     total = policy_loss + config.value_coef * value_loss - config.entropy_coef * mean_entropy
 
     with torch.no_grad():
@@ -336,7 +355,11 @@ class Learner:
         for _ in range(config.update_epochs):
             # One gather a pass; its minibatches are then views.
             orders.append(torch.from_numpy(self.rng.permutation(config.batch_size)))
-            passes = (x.index_select(0, orders[-1]).split(config.minibatch_size) for x in batch)
+            passes = (
+                x.index_select(0, orders[-1]).split(config.minibatch_size)
+                for x in batch
+                if x is not None
+            )
             for minibatch in zip(*passes, strict=True):
                 with span("minibatch"):
                     metrics.append(self.step(state, Batch(*minibatch), self.learning_rate))
@@ -365,7 +388,8 @@ class Learner:
         names = [name for name, is_bad in zip(METRICS, bad[update], strict=True) if is_bad]
         size = self.config.minibatch_size
         index = order[update * size : (update + 1) * size]
-        minibatch = {name: x[index].numpy() for name, x in batch._asdict().items()}
+        fields = batch._asdict().items()
+        minibatch = {name: x[index].numpy() for name, x in fields if x is not None}
         return NonFiniteUpdate(names or ["the parameters"], update + 1, minibatch)
 
     def load(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> None:
@@ -421,7 +445,7 @@ def train(
 
 
 def _make_network(
-    config: Config, envs: VectorEnv, network: str | Callable[..., Any] | None
+    config: Config, envs: Environments, network: str | Callable[..., Any] | None
 ) -> Network:
     if network is not None:
         return make_network(network, envs.obs_spec, envs.action_spec)
@@ -447,7 +471,13 @@ def _train(config: Config, session: Session, network: Network) -> Result:
             gamma=config.gamma,
         )
         policy = ActingPolicy(network, learner.snapshot(0, normalizer.obs_scale))
-        rollout = InlineRollout(session.envs, policy, num_steps=config.num_steps, seed=config.seed)
+        plan = Plan(
+            num_steps=config.num_steps,
+            seed=config.seed,
+            schedule=config.schedule,
+            overlap=config.overlap,
+        )
+        rollout = session.rollout(policy, plan)
     session.check_network(network)
     described = network.to_json()
     iteration, began_anew = 0, []
@@ -465,21 +495,27 @@ def _train(config: Config, session: Session, network: Network) -> Result:
         iteration += 1
         learner.set_learning_rate(rollout.num_transitions / config.total_timesteps)
         with span("collect"):
-            fragment = rollout.collect()
+            fragments = rollout.collect()
         with span("advantages"):
             # Observations as the policy saw them; rewards by all that is known by now.
-            normalizer.update(fragment)
-            advantages = gae(
-                normalizer.reward(fragment.reward),
-                fragment.value,
-                fragment.next_value,
-                fragment.terminated,
-                fragment.truncated,
-                gamma=config.gamma,
-                gae_lambda=config.gae_lambda,
-            )
-            fields = flatten_valid(fragment, advantages, learner.rng)
+            for fragment in fragments:
+                normalizer.update(fragment)
+            advantages = [
+                gae(
+                    normalizer.reward(fragment.reward),
+                    fragment.value,
+                    fragment.next_value,
+                    fragment.terminated,
+                    fragment.truncated,
+                    gamma=config.gamma,
+                    gae_lambda=config.gae_lambda,
+                )
+                for fragment in fragments
+            ]
+            fields = flatten_valid(fragments, advantages, learner.rng)
             fields["obs"] = policy.scaled(fields["obs"])
+            if config.schedule == "variable":
+                fields["weight"] = equal_shares(fragments)
         with span("update"):
             metrics = learner.learn(fields)
         metrics["explained_variance"] = explained_variance(fields["value"], fields["returns"])

@@ -22,6 +22,7 @@ from hotloop.envs import VectorEnv, environment_name, make_vec
 from hotloop.errors import CheckpointError, ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Execution, torch_threads
 from hotloop.policies import ActingPolicy, Network
+from hotloop.rollouts import Environments, InlineEnvironments, Plan, Rollout
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import check_filmable, record_video
 from hotloop.runs import (
@@ -63,11 +64,12 @@ class Session:
         self.config = config
         self.run = run
         self.resumed_from = resumed_from
-        self.envs: VectorEnv
+        self.envs: Environments
         self._environment = environment
         self._is_resumed = is_resumed
         self._on_report = on_report
         self._network: Network
+        self._rollout: Rollout
         self._eval_envs: VectorEnv | None = None
         self._trackers: Trackers | None = None
         self._status: Literal["finished", "stopped", "failed"] = "failed"
@@ -108,6 +110,11 @@ class Session:
             f"{self.run.path}: the checkpoint's {what} is {theirs}, the run's would be {ours}: "
             "resume with the environment and the network that it was trained with, or train anew"
         )
+
+    def rollout(self, policy: ActingPolicy, plan: Plan) -> Rollout:
+        """Begin to collect with the training environments."""
+        self._rollout = self.envs.rollout(policy, plan)
+        return self._rollout
 
     def begin(
         self, *, execution: str, began_anew: Sequence[int] = (), notes: Sequence[str] = ()
@@ -289,13 +296,7 @@ class Session:
         exits.callback(timing.stop)
         timing.start(self.run.path / "timing", component="learner")
         with span("make_envs"):
-            self.envs = make_vec(
-                environment,
-                config.num_envs,
-                seed=config.seed,
-                env_kwargs=config.env_kwargs,
-                first_episode=_next_episode(checkpoint),
-            )
+            self.envs = self._make_environments(_next_episode(checkpoint))
             exits.callback(self.envs.close)
             if config.eval_interval is not None:
                 self._eval_envs = make_vec(
@@ -308,6 +309,47 @@ class Session:
                 exits.callback(self._eval_envs.close)
             if config.eval_videos:
                 check_filmable(environment, env_kwargs=config.env_kwargs)
+
+    def _make_environments(self, first_episode: int) -> Environments:
+        """Those to train in: here, or in workers."""
+        config = self.config
+        assert config.workers != "auto"
+        num_groups = config.workers or 1
+        num_envs = config.num_envs // num_groups
+        stagger = config.num_envs if config.workers else 0
+        if config.has_workers:
+            from hotloop.rollouts.pool import WorkerPool
+
+            return WorkerPool(
+                self._environment,
+                num_workers=num_groups,
+                envs_per_worker=num_envs,
+                seed=config.seed,
+                env_kwargs=config.env_kwargs,
+                first_episode=first_episode,
+                stagger=stagger,
+                timing_dir=self.run.path / "timing",
+                step_timeout_s=config.step_timeout_s,
+                max_failures=config.max_failures,
+            )
+        groups: list[VectorEnv] = []
+        try:
+            for group in range(num_groups):
+                groups.append(
+                    make_vec(
+                        self._environment,
+                        num_envs,
+                        seed=config.seed,
+                        env_kwargs=config.env_kwargs,
+                        first_env=group * num_envs,
+                        first_episode=first_episode,
+                        stagger=stagger,
+                    )
+                )
+        except BaseException:
+            InlineEnvironments(groups).close()
+            raise
+        return InlineEnvironments(groups)
 
     def _explain(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Keep what the update learned from, and say which it was."""

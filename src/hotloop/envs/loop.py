@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from hotloop.envs.checks import (
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.errors import EnvironmentFailure, SpaceError
+from hotloop.errors import EnvironmentFailure, HotloopError, SpaceError
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 
@@ -40,6 +42,10 @@ class EnvLoop:
         seed: of the run.
         first_env: number of `envs[0]`, counted over all workers.
         stream: training and evaluation see other episodes.
+        stagger: environments over all workers, among which the first episodes are to end one after
+            another: environment e's gets 1 − e / `stagger` of the time limit. 0: all get all of it.
+        rebuild: makes a new environment in place of one that fails; None: failures are raised.
+        on_failure: is told of each failure that is mended by `rebuild`, and may raise.
 
     Raises:
         SpaceError: a space is not supported, or not the same everywhere.
@@ -53,6 +59,9 @@ class EnvLoop:
         seed: int,
         first_env: int = 0,
         stream: Stream = "training",
+        stagger: int = 0,
+        rebuild: Callable[[], Env[Any, Any]] | None = None,
+        on_failure: Callable[[HotloopError], None] = lambda error: None,
     ) -> None:
         self.num_envs = len(envs)
         self._envs = list(envs)
@@ -60,6 +69,10 @@ class EnvLoop:
         self._seed = seed
         self._first_env = first_env
         self._stream: Stream = stream
+        self._stagger = stagger
+        self._remake = rebuild
+        self._on_failure = on_failure
+        self._failing = 0  # the environment that failed last
         self._encoder = ObsEncoder(envs[0].observation_space)
         self._decoder = ActionDecoder(envs[0].action_space)
         self.obs_spec = self._encoder.spec
@@ -82,6 +95,8 @@ class EnvLoop:
         self._returns = [0.0] * self.num_envs
         self._episode = [-1] * self.num_envs
         self._began = [0] * self.num_envs
+        # The step at which each episode is truncated.
+        self._until = [_NEVER] * self.num_envs
         self._num_steps = 0
         self._finished: list[Episode] = []
 
@@ -93,7 +108,7 @@ class EnvLoop:
             self._episode = [first_episode - 1] * self.num_envs
         obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
         for i in range(self.num_envs):
-            self._begin_episode(i, obs[i])
+            self._begin_or_rebuild(i, obs[i])
         return obs
 
     def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
@@ -106,14 +121,52 @@ class EnvLoop:
         terminated.fill(False)
         truncated.fill(False)
         valid.fill(True)
+        ended: list[int] = []
+        failed: list[int] = []
+        first, actions = 0, self._decoder.rows(action)
+        while True:
+            try:
+                self._advance(first, actions, reward, terminated, truncated, ended)
+                break
+            except EnvironmentFailure as error:
+                if self._remake is None:
+                    raise
+                self._on_failure(error)
+                failed.append(self._failing)
+                first = self._failing + 1
+        next_obs[...] = self._staged
+        obs[...] = self._staged
+        self._num_steps += 1
+        if self._num_steps >= self._next_limit:
+            ended = self._apply_time_limits(truncated, ended)
+        for i in ended:
+            if i not in failed:
+                self._end_episode(i)
+                with span("env_reset"):
+                    self._begin_or_rebuild(i, obs[i])
+        for i in failed:
+            # No transition: what it led to is not known.
+            reward[i], terminated[i], truncated[i], valid[i] = 0.0, False, False, False
+            with span("env_reset"):
+                self._rebuild(i, obs[i])
+            next_obs[i] = obs[i]
+        return out
+
+    def _advance(
+        self,
+        first: int,
+        actions: list[Any],
+        reward: Array,
+        terminated: Array,
+        truncated: Array,
+        ended: list[int],
+    ) -> None:
+        """Step the environments from `first` on; those whose episode ends are added to `ended`."""
         returns = self._returns
         box_shape, box_dtype = self._encoder.box_shape, self._box_dtype
         ndarray, float64 = np.ndarray, np.float64
-        ended: list[int] | None = None
-        actions = self._decoder.rows(action)
-        for i, step_env, row, one_action in zip(
-            self._indices, self._steps, self._rows, actions, strict=True
-        ):
+        each = zip(self._indices, self._steps, self._rows, actions, strict=True)
+        for i, step_env, row, one_action in islice(each, first, None) if first else each:
             try:
                 result = step_env(one_action)
             except Exception as error:
@@ -139,23 +192,9 @@ class EnvLoop:
                 if is_terminated or is_truncated:
                     terminated[i] = is_terminated
                     truncated[i] = is_truncated
-                    if ended is None:
-                        ended = [i]
-                    else:
-                        ended.append(i)
+                    ended.append(i)
             except (TypeError, ValueError):
                 raise self._bad_flags(i, is_terminated, is_truncated) from None
-        next_obs[...] = self._staged
-        obs[...] = self._staged
-        self._num_steps += 1
-        if self._num_steps >= self._next_limit:
-            ended = self._apply_time_limits(truncated, ended or [])
-        if ended is not None:
-            for i in ended:
-                self._end_episode(i)
-                with span("env_reset"):
-                    self._begin_episode(i, obs[i])
-        return out
 
     def running(self) -> list[tuple[int, int]]:
         """See `VectorEnv.running`."""
@@ -172,11 +211,12 @@ class EnvLoop:
             self._episode[i] = episode.episode - 1
             self._begin_episode(i, obs[i])
             if self._replay(i, episode, obs[i]):
-                self._began[i] = self._num_steps - len(episode.actions)
+                self._began[i] -= len(episode.actions)
+                self._until[i] -= len(episode.actions)
             else:
                 self._begin_episode(i, obs[i])
                 began_anew.append(i)
-        self._next_limit = min(map(sum, zip(self._began, self._time_limits, strict=True)))
+        self._next_limit = min(self._until)
         return obs, began_anew
 
     def pop_episodes(self) -> list[Episode]:
@@ -194,7 +234,8 @@ class EnvLoop:
         self._episode[i] += 1
         self._returns[i] = 0.0
         self._began[i] = self._num_steps
-        self._next_limit = min(self._next_limit, self._num_steps + self._time_limits[i])
+        self._until[i] = self._num_steps + self._time_limit(i)
+        self._next_limit = min(self._next_limit, self._until[i])
         env = self._first_env + i
         try:
             result = self._resets[i](
@@ -233,15 +274,46 @@ class EnvLoop:
 
     def _apply_time_limits(self, truncated: Array, ended: list[int]) -> list[int]:
         """Truncate the episodes that are as long as they may be; all that end in this step."""
-        limits = [
-            began + limit for began, limit in zip(self._began, self._time_limits, strict=True)
-        ]
-        due = [i for i, limit in enumerate(limits) if limit <= self._num_steps]
+        due = [i for i, until in enumerate(self._until) if until <= self._num_steps]
         truncated[due] = True
         ended = sorted({*ended, *due})
         # Those that end here get a new limit when they begin again.
-        self._next_limit = min((limits[i] for i in self._indices if i not in ended), default=_NEVER)
+        going_on = (self._until[i] for i in self._indices if i not in ended)
+        self._next_limit = min(going_on, default=_NEVER)
         return ended
+
+    def _time_limit(self, i: int) -> int:
+        """Steps that the episode which begins now may have."""
+        limit, env = self._time_limits[i], self._first_env + i
+        if self._stagger and self._episode[i] == 0 and limit < _NEVER:
+            return max(1, limit - limit * (env % self._stagger) // self._stagger)
+        return limit
+
+    def _begin_or_rebuild(self, i: int, row: Array) -> None:
+        """Begin the next episode, in a new environment if this one fails at it."""
+        try:
+            self._begin_episode(i, row)
+        except EnvironmentFailure as error:
+            if self._remake is None:
+                raise
+            self._on_failure(error)
+            self._rebuild(i, row)
+
+    def _rebuild(self, i: int, row: Array) -> None:
+        """Replace a failed environment, and begin its next episode; `on_failure` ends it if not."""
+        assert self._remake is not None
+        while True:
+            with contextlib.suppress(Exception):
+                self._envs[i].close()
+            try:
+                self._envs[i] = env = self._remake()
+                self._check_spaces(i, env)
+                peeled, self._time_limits[i] = _peel(env)
+                self._resets[i], self._steps[i] = peeled.reset, peeled.step
+                self._begin_episode(i, row)
+                return
+            except HotloopError as error:
+                self._on_failure(error)
 
     def _end_episode(self, i: int) -> None:
         self._finished.append(
@@ -287,6 +359,7 @@ class EnvLoop:
         )
 
     def _failure(self, i: int, problem: str, *, at_reset: bool = False) -> EnvironmentFailure:
+        self._failing = i
         return failure(
             self._env_id,
             problem,

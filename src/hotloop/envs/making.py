@@ -68,6 +68,8 @@ def make_vec(
     first_env: int = 0,
     first_episode: int = 0,
     stream: Stream = "training",
+    stagger: int = 0,
+    on_failure: Callable[[HotloopError], None] | None = None,
 ) -> VectorEnv:
     """N environments side by side.
 
@@ -87,6 +89,10 @@ def make_vec(
         first_episode: EnvPool alone needs it here, since it is seeded when it is made: a resumed
             run should not see its first episodes again.
         stream: training and evaluation see other episodes.
+        stagger: environments over all workers, whose first episodes are to end one after another,
+            so that resets don't come in bursts; single environments with a time limit alone.
+        on_failure: a single environment that fails is made anew and goes on with its next episode,
+            and this is told of it and may raise; None: failures are raised.
 
     Raises:
         UnknownNameError: there is no such id, module or factory.
@@ -117,7 +123,11 @@ def make_vec(
                     "in each call"
                 )
             singles.append(single)
-        return EnvLoop(singles, env_id=env_id, seed=seed, first_env=first_env, stream=stream)
+        options: dict[str, Any] = {"stream": stream, "stagger": stagger}
+        if on_failure is not None:
+            options["on_failure"] = on_failure
+            options["rebuild"] = functools.partial(_construct, env_id, factory, kwargs)
+        return EnvLoop(singles, env_id=env_id, seed=seed, first_env=first_env, **options)
     except BaseException:
         with contextlib.suppress(Exception):  # the first failure is the one to hear of
             close_all(singles)

@@ -84,8 +84,8 @@ class Execution:
 
     Args:
         update: a function of a state (a dataclass of tensors, nested or not, or one tensor), whose
-            tensors it changes in place and never replaces, and of tensors or tuples of tensors. It
-            gives a tensor or a tuple of them.
+            tensors it changes in place and never replaces, and of tensors or tuples of tensors, some
+            of which may be None. It gives a tensor or a tuple of them.
         choice: eager or compiled.
         name: what the summary calls it.
 
@@ -137,7 +137,8 @@ class Execution:
         )
 
     def _run(self, state: Any, args: tuple[Any, ...]) -> Any:
-        tensors = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
+        each = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
+        tensors = [x for x in each if x is not None]
         key = tuple([(x.shape, x.stride(), x.dtype) for x in tensors])
         graph = self._graphs.get(key)
         if graph is None:
@@ -247,6 +248,8 @@ class _DirectGraph:
 
 def _tensors(value: Any) -> list[Tensor]:
     """The tensors in a tensor, a tuple or a dataclass, in order."""
+    if value is None:
+        return []
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, tuple):

@@ -106,6 +106,8 @@ class Normalizer:
         if self._normalize_obs:
             self._obs.update(fragment.obs[fragment.valid])
         if self._normalize_reward:
+            first = fragment.first_env
+            self.begin_anew([first + i for i in fragment.began_anew])
             self._returns.update(self._discounted_returns(fragment)[fragment.valid])
 
     def reward(self, reward: Array) -> Array:
@@ -118,8 +120,9 @@ class Normalizer:
 
     def begin_anew(self, envs: Sequence[int]) -> None:
         """Forget the running episodes of these environments."""
-        self._return = self._return.copy()
-        self._return[list(envs)] = 0.0
+        if envs:
+            self._return = self._return.copy()
+            self._return[list(envs)] = 0.0
 
     def to_arrays(self) -> dict[str, Array]:
         """For a checkpoint; later updates leave these arrays alone."""
@@ -137,13 +140,15 @@ class Normalizer:
         self._return = arrays["normalizer.return"]
 
     def _discounted_returns(self, fragment: Fragment) -> Array:
-        """G after each step, float64, (T, N); goes on in the next fragment."""
+        """G after each step, float64, (T, N); goes on in those environments' next fragment."""
+        envs = slice(fragment.first_env, fragment.first_env + fragment.num_envs)
         returns = np.empty(fragment.reward.shape, np.float64)
         going_on = self._gamma * ~(fragment.terminated | fragment.truncated)
         # What is carried over: γ G, or 0 where the episode ended.
-        carried = self._return
+        carried = self._return[envs]
         for t in range(fragment.num_steps):
             returns[t] = carried + fragment.reward[t]
             carried = going_on[t] * returns[t]
-        self._return = carried
+        self._return = self._return.copy()  # a checkpoint may hold it
+        self._return[envs] = carried
         return returns

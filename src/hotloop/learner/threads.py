@@ -14,13 +14,14 @@ def torch_threads(count: int) -> Iterator[None]:
     """Run the body with `count` intra-op threads, then give the process its own setting back.
 
     Operations on tiny networks lose more by waking a second thread than it does for them. NumPy's
-    matrix products, with which policies act, are limited too: on a busy machine one of 256×256 that
-    waits for a second core took 11 ms where one core takes 0.1.
+    matrix products, with which policies act, get one: on a busy machine one of 256×256 that waits
+    for a second core took 11 ms where one core takes 0.1, and a product that is shared out among
+    threads differs in its last bits from a worker's.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with threadpool_limits(count, user_api="blas"):
+        with threadpool_limits(1, user_api="blas"):
             yield
     finally:
         torch.set_num_threads(before)

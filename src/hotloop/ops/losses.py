@@ -6,7 +6,41 @@ import torch
 from torch import Tensor
 
 
-def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """E[x], or E[w x]: the mean of weighted samples, whose weights are 1 on average.
+
+    Args:
+        values: float32, (B,).
+        weight: float32, (B,); None: all 1.
+
+    Returns:
+        0-d.
+    """
+    return values.mean() if weight is None else (weight * values).mean()
+
+
+def moments(values: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, of samples that count as much as `weight` says.
+
+    Args:
+        values: float32, (B,), at least two.
+        weight: float32, (B,); None: all alike.
+
+    Returns:
+        0-d each; the standard deviation with Bessel's correction.
+    """
+    if weight is None:
+        return values.mean(), values.std()
+    total = weight.sum()
+    average = (weight * values).sum() / total
+    size = values.shape[0]
+    variance = (weight * (values - average).square()).sum() / total * (size / (size - 1))
+    return average, variance.sqrt()
+
+
+def clipped_policy_loss(
+    ratio: Tensor, advantages: Tensor, clip_range: float, weight: Tensor | None = None
+) -> Tensor:
     """PPO's clipped surrogate, as a loss.
 
     L = −E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)],   ρ = π(a|s) / π_old(a|s)
@@ -17,29 +51,35 @@ def clipped_policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) ->
         ratio: ρ, float32, (B,).
         advantages: A, float32, (B,).
         clip_range: ε.
+        weight: of each sample, float32, (B,); None: all 1.
 
     Returns:
         0-d.
     """
     clipped = torch.clamp(ratio, 1.0 - clip_range, 1.0 + clip_range)
-    return -torch.minimum(ratio * advantages, clipped * advantages).mean()
+    return -mean(torch.minimum(ratio * advantages, clipped * advantages), weight)
 
 
-def value_loss(value: Tensor, returns: Tensor) -> Tensor:
+def value_loss(value: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean squared error, E[(V − R)²]: L^VF of Schulman et al. 2017, arXiv:1707.06347, eq. 9.
 
     Args:
         value: V, float32, (B,).
         returns: R, float32, (B,).
+        weight: of each sample, float32, (B,); None: all 1.
 
     Returns:
         0-d.
     """
-    return (value - returns).square().mean()
+    return mean((value - returns).square(), weight)
 
 
 def clipped_value_loss(
-    value: Tensor, old_value: Tensor, returns: Tensor, clip_range: float
+    value: Tensor,
+    old_value: Tensor,
+    returns: Tensor,
+    clip_range: float,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Mean of the larger of two squared errors, with and without clipping V's change.
 
@@ -53,13 +93,14 @@ def clipped_value_loss(
         old_value: V_old, float32, (B,), when the fragment was collected.
         returns: R, float32, (B,).
         clip_range: ε.
+        weight: of each sample, float32, (B,); None: all 1.
 
     Returns:
         0-d.
     """
     clipped = old_value + torch.clamp(value - old_value, -clip_range, clip_range)
     worse = torch.maximum((value - returns).square(), (clipped - returns).square())
-    return worse.mean()
+    return mean(worse, weight)
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ class ActingPolicy:
     Attributes:
         network: what acts.
         has_value: whether there is a value function, and log-probabilities.
+        exploration: how it explores; None: not at all.
+        snapshot: what it acts by; its parameters may have been changed in place since.
         version: the snapshot's, the number of iterations that it has learned from.
         obs_scale: the snapshot's; None: observations go in as they are.
     """
@@ -50,6 +52,7 @@ class ActingPolicy:
         exploration: Exploration | None = None,
     ) -> None:
         self.network = network
+        self.exploration = exploration
         self.has_value = not isinstance(network, Actor)
         self._forward = _make_forward(network)
         self._head = make_head(network, exploration)
@@ -82,6 +85,7 @@ class ActingPolicy:
                 f"the policy's `obs_scale` must have shape {obs_shape}, got {scale.mean.shape}: it "
                 "belongs to another environment"
             )
+        self.snapshot = snapshot
         self.version = snapshot.version
         self.obs_scale = scale
         self._tiled_scale: ObsScale | None = None
@@ -95,7 +99,9 @@ class ActingPolicy:
 
     # --- the rollout's side: no checks, nothing allocated but what NumPy needs -------------------
 
-    def draw_noise(self, seed: int, *, first_step: int, num_steps: int, num_envs: int) -> Array:
+    def draw_noise(
+        self, seed: int, *, first_step: int, num_steps: int, num_envs: int, first_env: int = 0
+    ) -> Array:
         """What turns `head` into an action, for many steps, by (seed, step, environment) alone.
 
         Gumbel noise for discrete actions, standard normal noise for continuous ones; of an actor,
@@ -105,7 +111,11 @@ class ActingPolicy:
             float32, (T, N, K).
         """
         return self._head.draw_noise(
-            seed, first_step=first_step, num_steps=num_steps, num_envs=num_envs
+            seed,
+            first_step=first_step,
+            num_steps=num_steps,
+            num_envs=num_envs,
+            first_env=first_env,
         )
 
     def scaled(self, obs: Array, out: Array | None = None) -> Array:

@@ -51,7 +51,9 @@ class Head(Protocol):
         """Act with these parameters from now on."""
         ...
 
-    def draw_noise(self, seed: int, *, first_step: int, num_steps: int, num_envs: int) -> Array:
+    def draw_noise(
+        self, seed: int, *, first_step: int, num_steps: int, num_envs: int, first_env: int = 0
+    ) -> Array:
         """float32, (T, N, K)."""
         ...
 
@@ -102,10 +104,17 @@ class Categorical:
     def load(self, params: Mapping[str, Array]) -> None:
         """Nothing of it is a parameter."""
 
-    def draw_noise(self, seed: int, *, first_step: int, num_steps: int, num_envs: int) -> Array:
+    def draw_noise(
+        self, seed: int, *, first_step: int, num_steps: int, num_envs: int, first_env: int = 0
+    ) -> Array:
         """Gumbel noise."""
         uniform = counter_uniform(
-            seed, size=self._size, first_step=first_step, num_steps=num_steps, num_envs=num_envs
+            seed,
+            size=self._size,
+            first_step=first_step,
+            num_steps=num_steps,
+            num_envs=num_envs,
+            first_env=first_env,
         )
         return (-np.log(-np.log(uniform))).astype(np.float32)
 
@@ -150,10 +159,17 @@ class DiagonalGaussian:
         self._log_std = params["policy.log_std"]
         self._std = np.exp(self._log_std)
 
-    def draw_noise(self, seed: int, *, first_step: int, num_steps: int, num_envs: int) -> Array:
+    def draw_noise(
+        self, seed: int, *, first_step: int, num_steps: int, num_envs: int, first_env: int = 0
+    ) -> Array:
         """Standard normal numbers."""
         return counter_normal(
-            seed, size=self._size, first_step=first_step, num_steps=num_steps, num_envs=num_envs
+            seed,
+            size=self._size,
+            first_step=first_step,
+            num_steps=num_steps,
+            num_envs=num_envs,
+            first_env=first_env,
         )
 
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -200,9 +216,16 @@ class Squashed:
     def load(self, params: Mapping[str, Array]) -> None:
         """Nothing of it is a parameter."""
 
-    def draw_noise(self, seed: int, *, first_step: int, num_steps: int, num_envs: int) -> Array:
+    def draw_noise(
+        self, seed: int, *, first_step: int, num_steps: int, num_envs: int, first_env: int = 0
+    ) -> Array:
         """Standard normal numbers, uniform ones in [−1, 1] at first, and which of them it is."""
-        counters = {"first_step": first_step, "num_steps": num_steps, "num_envs": num_envs}
+        counters = {
+            "first_step": first_step,
+            "num_steps": num_steps,
+            "num_envs": num_envs,
+            "first_env": first_env,
+        }
         noise = np.zeros((num_steps, num_envs, self._size + 1), np.float32)
         noise[..., :-1] = counter_normal(seed, size=self._size, **counters)
         num_random = min(max(self._exploration.random_steps - first_step, 0), num_steps)
@@ -265,7 +288,9 @@ class EpsilonGreedy:
     def load(self, params: Mapping[str, Array]) -> None:
         """Nothing of it is a parameter."""
 
-    def draw_noise(self, seed: int, *, first_step: int, num_steps: int, num_envs: int) -> Array:
+    def draw_noise(
+        self, seed: int, *, first_step: int, num_steps: int, num_envs: int, first_env: int = 0
+    ) -> Array:
         """Actions to take whatever the values are, or −1; float32, (T, N, 1)."""
         uniform = counter_uniform(
             seed,
@@ -274,6 +299,7 @@ class EpsilonGreedy:
             first_step=first_step,
             num_steps=num_steps,
             num_envs=num_envs,
+            first_env=first_env,
         )
         exploration = self._exploration
         start, end = exploration.epsilon

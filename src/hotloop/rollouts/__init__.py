@@ -1,7 +1,27 @@
-"""Where experience comes from: environments stepped by a published policy, fragment by fragment."""
+"""Where experience comes from: environments stepped by a published policy, fragment by fragment.
+
+`InlineEnvironments` steps them in the learner's own process, `WorkerPool` in processes of their
+own; both give a `Rollout`.
+"""
 
 from __future__ import annotations
 
-from hotloop.rollouts.inline import InlineRollout, RolloutState, flatten_valid
+from hotloop.rollouts.accounting import Accounting, WorkerAccount
+from hotloop.rollouts.batch import equal_shares, flatten_valid
+from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
+from hotloop.rollouts.protocol import Environments, Plan, Rollout, Schedule
+from hotloop.rollouts.state import RolloutState
 
-__all__ = ["InlineRollout", "RolloutState", "flatten_valid"]
+__all__ = [
+    "Accounting",
+    "Environments",
+    "InlineEnvironments",
+    "InlineRollout",
+    "Plan",
+    "Rollout",
+    "RolloutState",
+    "Schedule",
+    "WorkerAccount",
+    "equal_shares",
+    "flatten_valid",
+]

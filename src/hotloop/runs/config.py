@@ -17,6 +17,7 @@ MAY_CHANGE = frozenset(
         *("total_timesteps", "runs_dir", "run_dir", "track"),
         *("checkpoint_interval", "keep_checkpoints", "save_replay", "report_interval"),
         *("eval_interval", "eval_episodes", "eval_videos"),
+        *("backend", "step_timeout_s", "max_failures"),
     }
 )
 
@@ -35,6 +36,16 @@ class RunConfig:
     """Of environments, networks, actions and minibatches: the same seed gives the same weights."""
     num_envs: int = 8
     """N, environments side by side."""
+    workers: int | Literal["auto"] = 0
+    """Processes that step the environments; 0: none but the learner's. auto: measured, then chosen."""
+    envs_per_worker: int | None = None
+    """Environments of each worker, which makes N; None: `num_envs` are shared out evenly."""
+    backend: Literal["processes", "inline"] = "processes"
+    """Where workers run. inline: here, one after another, with the same results as processes."""
+    step_timeout_s: float | None = 300.0
+    """Workers: seconds that a step or a reset may take before the worker is replaced; None: any."""
+    max_failures: int = 100
+    """Workers: environments that fail and workers that die are replaced so often in a run."""
     eval_interval: int | None = None
     """Evaluate after every so many transitions, and keep the best checkpoint; None: never."""
     eval_episodes: int = 10
@@ -62,6 +73,7 @@ class RunConfig:
                 *("checkpoint_interval", "torch_threads"),
             ),
         )
+        self._check_workers()
         if self.run_dir == "":
             raise ConfigError("`run_dir` must be the path of a new directory, got ''")
         keep, track = self.keep_checkpoints, self.track
@@ -71,6 +83,35 @@ class RunConfig:
             raise ConfigError(f"`track` must name 'tensorboard', 'wandb' or both, got {track!r}")
         if self.eval_videos and self.eval_interval is None:
             raise ConfigError("`eval_videos` films evaluations: set `eval_interval` too")
+
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether environments are stepped in processes of their own."""
+        return self.workers != 0 and self.backend == "processes"
+
+    def _check_workers(self) -> None:
+        workers, each = self.workers, self.envs_per_worker
+        check_fields(
+            self, counts=("envs_per_worker",), positive=("step_timeout_s",), not_negative=()
+        )
+        if workers != "auto" and (not _is_int(workers) or workers < 0):
+            raise ConfigError(f"`workers` must be an integer ≥ 0 or 'auto', got {workers!r}")
+        if self.backend not in ("processes", "inline"):
+            raise ConfigError(f"`backend` must be 'processes' or 'inline', got {self.backend!r}")
+        if not _is_int(self.max_failures) or self.max_failures < 0:
+            raise ConfigError(f"`max_failures` must be an integer ≥ 0, got {self.max_failures!r}")
+        if workers in (0, "auto"):
+            if each is not None:
+                raise ConfigError("`envs_per_worker` needs `workers`: say how many there are")
+            return
+        if each is not None:
+            object.__setattr__(self, "num_envs", workers * each)
+        elif self.num_envs % workers:
+            raise ConfigError(
+                f"`num_envs` = {self.num_envs} can't be shared out evenly among {workers} workers: "
+                "set `envs_per_worker`"
+            )
 
 
 def changed_fields(config: Any, stored: dict[str, Any]) -> list[str]:

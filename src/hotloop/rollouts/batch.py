@@ -1,0 +1,81 @@
+"""From fragments to one batch of transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hotloop.errors import ConfigError
+from hotloop.types import Array, Fragment
+
+
+def flatten_valid(
+    fragments: Sequence[Fragment], advantages: Sequence[Array], rng: np.random.Generator
+) -> dict[str, Array]:
+    """The transitions of fragments as one batch, environments' resets left out.
+
+    Rows that are no transitions (`valid` is False) are replaced by valid ones drawn at random, so
+    that every batch has the same size.
+
+    Args:
+        fragments: T steps of N environments each; T may differ.
+        advantages: float32, (T, N), of each.
+        rng: drawn from only where a row is not valid.
+
+    Returns:
+        `obs`, `action`, `log_prob`, `value`, `advantages`, `returns`, each (Σ T·N, …).
+
+    Raises:
+        ConfigError: no row is valid.
+    """
+    parts = [_flat(*pair) for pair in zip(fragments, advantages, strict=True)]
+    flat = {name: _joined([part[name] for part in parts]) for name in parts[0]}
+    valid = _joined([fragment.valid.reshape(-1) for fragment in fragments])
+    if valid.all():
+        return flat
+    rows = np.flatnonzero(valid)
+    if not len(rows):
+        raise ConfigError(
+            "a fragment must hold a transition, but every one of its steps was the reset of an "
+            "environment with next-step autoreset: raise `num_steps`"
+        )
+    index = np.arange(len(valid))
+    index[~valid] = rng.choice(rows, size=len(valid) - len(rows))
+    return {name: array[index] for name, array in flat.items()}
+
+
+def equal_shares(fragments: Sequence[Fragment]) -> Array:
+    """Weights that give each environment the same share of a batch, however many its steps are.
+
+    w_i = T / t_i, with t_i steps of environment i and T their mean over the environments: without
+    them the policy would be fitted to the environments that are fast. Variable experience rollouts
+    (Wijmans et al. 2022, arXiv:2210.05064), as the importance weights of its authors'
+    implementation.
+
+    Args:
+        fragments: t_i steps of N_i environments each.
+
+    Returns:
+        float32, (Σ t·N,), in the order of `flatten_valid`; their mean is 1.
+    """
+    num_envs = sum(fragment.num_envs for fragment in fragments)
+    mean_steps = sum(fragment.reward.size for fragment in fragments) / num_envs
+    parts = [np.full(x.reward.size, mean_steps / x.num_steps, np.float32) for x in fragments]
+    return np.concatenate(parts)
+
+
+def _flat(fragment: Fragment, advantages: Array) -> dict[str, Array]:
+    fields = {
+        "obs": fragment.obs,
+        "action": fragment.action,
+        "log_prob": fragment.log_prob,
+        "value": fragment.value,
+        "advantages": advantages,
+        "returns": advantages + fragment.value,
+    }
+    return {name: array.reshape(-1, *array.shape[2:]) for name, array in fields.items()}
+
+
+def _joined(parts: list[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,0 +1,519 @@
+"""Rollouts by workers that never wait for each other.
+
+A worker steps its environments and acts in them by itself, and writes rows in place into its part
+of the shared memory. How far it may go is one word there (`LIMIT`); how far it has come are others.
+So nobody waits but who has nowhere to go: a worker two fragments ahead of what was taken, or the
+learner while there is not enough to take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotloop import timing
+from hotloop.errors import EnvironmentFailure
+from hotloop.policies import ActingPolicy, PolicySnapshot
+from hotloop.rollouts.accounting import Accounting, WorkerAccount, shares_of
+from hotloop.rollouts.channel import Closed
+from hotloop.rollouts.protocol import Plan
+from hotloop.rollouts.shared import (
+    BEGUN,
+    DONE,
+    EPISODE,
+    GRANTS,
+    LIMIT,
+    NUM_SLOTS,
+    STARTED,
+    STEPPED,
+    WAITING,
+    create,
+)
+from hotloop.rollouts.state import GroupState, History, RolloutState, running_episodes
+from hotloop.timing import span
+from hotloop.types import PER_STEP, Array, Episode, Fragment
+
+if TYPE_CHECKING:
+    from hotloop.rollouts.pool import WorkerPool, WorkerProcess
+
+# The learner looks at the counters by itself so often; a worker in a long step may have rows that
+# it has told nobody of.
+_LOOK_S = 0.02
+
+
+class _Group:
+    """What the learner knows of one worker's environments, at the last row that was taken."""
+
+    def __init__(self, first_row: int, num_envs: int, action: Array, num_steps: int) -> None:
+        self.first_row = self.taken = first_row
+        self.episodes = np.zeros(num_envs, np.int64)
+        self.lengths = np.zeros(num_envs, np.int64)
+        self.has_ended = np.ones(num_envs, np.bool_)
+        self.obs: Array | None = None
+        self.history = History(NUM_SLOTS * num_steps, action)
+        # Rows at which a new process began, and the number of its first episodes.
+        self.cuts: dict[int, int] = {}
+
+
+class ProcessRollout:
+    """Collects by the workers of a pool.
+
+    Args:
+        pool: whose workers; this ends them with `close`.
+        policy: what acts; its parameters are published to the workers.
+        plan: how.
+
+    Attributes:
+        num_transitions: handed over so far, over all environments.
+    """
+
+    def __init__(self, pool: WorkerPool, policy: ActingPolicy, plan: Plan) -> None:
+        self.policy = policy
+        self.num_transitions = 0
+        self._pool = pool
+        self._plan = plan
+        self._num_steps = plan.num_steps
+        self._num_envs = pool.envs_per_worker
+        self._fd, self._shared = create(
+            policy.network,
+            num_steps=plan.num_steps,
+            num_workers=pool.num_workers,
+            num_envs=pool.envs_per_worker,
+        )
+        self._memory = self._shared.workers
+        self._version = policy.version
+        self._published: dict[str, Array] | None = None
+        action = self._memory[0].slots[0].fragment.action
+        self._groups = [
+            _Group(0, self._num_envs, action, plan.num_steps) for _ in range(pool.num_workers)
+        ]
+        self._resume: tuple[Mapping[str, Array], Mapping[str, Any]] | None = None
+        self._began_anew: list[list[int] | None] = [None] * pool.num_workers
+        self._is_set_up = self._has_ended = False
+        self._episodes: list[Episode] = []
+        self._lost: Counter[str] = Counter()  # steps begun that came to no end
+        self._dropped: Counter[str] = Counter()
+        self._trained = 0
+        self._ages = [0, 0, 0]  # rows, their versions' ages summed, the greatest
+        self._account: Accounting | None = None
+        self.publish(policy.snapshot)
+
+    # --- the protocol -----------------------------------------------------------------------------
+
+    def publish(self, snapshot: PolicySnapshot) -> None:
+        """See `Rollout.publish`."""
+        self._shared.weights.write(snapshot)
+        self._version = snapshot.version
+        if snapshot.params is self._published and snapshot.obs_scale is None:
+            self.policy.refresh(snapshot.version)
+        else:
+            self.policy.load(snapshot)
+            self._published = snapshot.params
+
+    def collect(self) -> list[Fragment]:
+        """See `Rollout.collect`: copies, which later calls leave alone.
+
+        Raises:
+            EnvironmentFailure: environments or workers failed too often.
+            NonFiniteError: the policy's outputs were NaN or infinite.
+        """
+        self._set_up()
+        shares = getattr(self, f"_collect_{self._plan.schedule}")()
+        with span("copy", kind="transfer"):
+            fragments = [
+                self._take(worker, rows) for worker, rows in enumerate(shares) if rows
+            ]
+        if self._plan.schedule != "barrier":
+            self._grant_all()
+        elif self._plan.overlap:
+            self._grant_next()
+        return fragments
+
+    def updates_allowed(self) -> int | None:
+        """See `Rollout.updates_allowed`."""
+        if self._plan.schedule != "async":
+            return None
+        oldest = self._version
+        for memory, group in zip(self._memory, self._groups, strict=True):
+            if memory.words[BEGUN] > group.taken:
+                which, t = memory.place(group.taken)
+                oldest = min(oldest, int(memory.versions[which][t]))
+        return max(0, self._plan.max_policy_age - (self._version - oldest))
+
+    def pop_episodes(self) -> list[Episode]:
+        """See `Rollout.pop_episodes`."""
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def state(self) -> RolloutState:
+        """See `Rollout.state`."""
+        if any(group.obs is None for group in self._groups):
+            return RolloutState()
+        groups = [
+            GroupState(
+                vector_steps=group.taken,
+                running=self._running(group),
+                obs=group.obs,
+                history=group.history.parts(),
+            )
+            for group in self._groups
+            if group.obs is not None
+        ]
+        return RolloutState(num_transitions=self.num_transitions, groups=groups)
+
+    def restore(self, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> list[int]:
+        """See `Rollout.restore`."""
+        self.num_transitions = state["num_transitions"]
+        if not state["episodes"]:
+            return []
+        self._resume = arrays, state
+        for group, vector_steps in zip(self._groups, state["vector_steps"], strict=True):
+            group.first_row = group.taken = vector_steps
+        self._set_up()
+        began_anew: list[int] = []
+        with span("wait_for_workers", kind="wait"):
+            for worker, group in enumerate(self._groups):
+                while self._began_anew[worker] is None:
+                    self._pool.look(_LOOK_S)
+                    self._check_deadlines()
+                anew = self._began_anew[worker] or []
+                self._continue_group(worker, group, anew)
+                began_anew += [worker * self._num_envs + i for i in anew]
+        self._resume = None
+        return began_anew
+
+    def accounting(self) -> Accounting:
+        """See `Rollout.accounting`."""
+        return self._account if self._account is not None else self._count(is_over=False)
+
+    def close(self) -> None:
+        """See `Rollout.close`."""
+        self._pool.close()
+
+    # --- what the pool calls ----------------------------------------------------------------------
+
+    def set_up(self, worker: WorkerProcess) -> None:
+        """Tell a process that is ready what to collect, and from which row on."""
+        if not self._is_set_up or worker.is_set_up:
+            return
+        words, group = self._memory[worker.number].words, self._groups[worker.number]
+        worker.is_set_up = True
+        exploration = self.policy.exploration
+        setup: dict[str, Any] = {
+            "network": self.policy.network.to_json(),
+            "exploration": None if exploration is None else dataclasses.asdict(exploration),
+            "schedule": self._plan.schedule,
+            "num_steps": self._num_steps,
+            "num_workers": self._pool.num_workers,
+            "seed": self._plan.seed,
+            "first_row": words[STEPPED],
+            "first_episode": group.cuts.get(words[STEPPED]),
+            "resume": None,
+        }
+        arrays: dict[str, Array] | None = None
+        if self._resume is not None and words[STEPPED] == group.first_row:
+            stored, state = self._resume
+            first = worker.number * self._num_envs
+            numbers = range(first, first + self._num_envs)
+            setup["resume"] = {"episodes": [state["episodes"][i] for i in numbers]}
+            arrays = {f"actions.{k}": stored[f"actions.{i}"] for k, i in enumerate(numbers)}
+        try:
+            worker.channel.send(setup, arrays=arrays, fd=self._fd)
+        except Closed:
+            pass  # its end is heard of elsewhere
+
+    def began_anew(self, number: int, envs: Sequence[int]) -> None:
+        """A worker was brought to where another run stood, but for these environments."""
+        self._began_anew[number] = list(envs)
+
+    def lost(self, number: int) -> None:
+        """A worker's process is gone: what it had not finished is dropped, and where the one that
+        follows begins is marked."""
+        memory, group = self._memory[number], self._groups[number]
+        words = memory.words
+        row = words[STEPPED]
+        self._lost["worker died"] += self._num_envs * (words[BEGUN] - row)
+        words[BEGUN], words[STARTED], words[WAITING] = row, 0, 0
+        if row > group.first_row:
+            group.cuts[row] = words[EPISODE] + 1
+        if row > group.taken:
+            # Who evaluates it must know that what follows is another episode.
+            which, t = memory.place(row - 1)
+            fragment = memory.slots[which].fragment
+            fragment.truncated[t] |= ~fragment.terminated[t]
+
+    def end(self) -> None:
+        """No more is collected."""
+        self._has_ended = True
+
+    def keep_account(self) -> None:
+        """All workers have ended: what there is to know of them is kept, their memory is not."""
+        if self._account is None:
+            self._account = self._count(is_over=True)
+            os.close(self._fd)
+
+    # --- the schedules ----------------------------------------------------------------------------
+
+    def _collect_barrier(self) -> list[int]:
+        """T rows of every worker."""
+        num_steps = self._num_steps
+        until = [group.taken - group.taken % num_steps + num_steps for group in self._groups]
+        if self._memory[0].words[LIMIT] < until[0]:
+            self._grant_next()
+        self._wait(lambda: all(m.words[DONE] >= u for m, u in zip(self._memory, until, strict=True)))
+        return [u - group.taken for u, group in zip(until, self._groups, strict=True)]
+
+    def _collect_variable(self) -> list[int]:
+        """T × W rows in all, and at least one of every worker."""
+        total = self._num_steps * len(self._memory)
+
+        def is_enough() -> bool:
+            available = self._available()
+            return sum(available) >= total and min(available) > 0
+
+        self._wait(is_enough)
+        return fair_shares(self._available(), total)
+
+    def _collect_async(self) -> list[int]:
+        """All there is, first ready first; and what would become too old must have come."""
+        minimum = -(-self._plan.minimum // self._num_envs)
+        self._wait(lambda: sum(self._available()) >= minimum and self.updates_allowed() != 0)
+        return self._available()
+
+    def _available(self) -> list[int]:
+        """Rows of each worker that may be taken."""
+        return [m.words[DONE] - g.taken for m, g in zip(self._memory, self._groups, strict=True)]
+
+    def _grant_all(self) -> None:
+        """Let every worker go on until both of its slots are full."""
+        for worker, (memory, group) in enumerate(zip(self._memory, self._groups, strict=True)):
+            memory.words[LIMIT] = group.taken + NUM_SLOTS * self._num_steps
+            if memory.words[WAITING]:
+                self._nudge(worker)
+
+    def _grant_next(self) -> None:
+        """Let every worker collect one fragment more, with what is published now."""
+        newest = self._shared.weights.newest
+        for worker, (memory, group) in enumerate(zip(self._memory, self._groups, strict=True)):
+            start = group.taken - group.taken % self._num_steps
+            memory.words[GRANTS + memory.place(start)[0]] = newest
+            memory.words[LIMIT] = start + self._num_steps
+            self._nudge(worker)
+
+    def _nudge(self, worker: int) -> None:
+        try:
+            self._pool.workers[worker].channel.nudge()
+        except Closed:
+            pass  # its end is heard of elsewhere
+
+    def _wait(self, is_enough: Any) -> None:
+        if is_enough():
+            self._pool.look(0.0)  # what failed meanwhile
+            return
+        with span("wait_for_workers", kind="wait"):
+            looked_at = time.monotonic()
+            while not is_enough():
+                self._pool.look(_LOOK_S)
+                now = time.monotonic()
+                if now - looked_at > 10 * _LOOK_S:
+                    looked_at = now
+                    self._check_deadlines()
+
+    def _check_deadlines(self) -> None:
+        """Replace workers that are longer in one step than they may."""
+        limit_s = self._pool.step_timeout_s
+        if limit_s is None:
+            return
+        now = time.monotonic_ns()
+        for worker, memory in enumerate(self._memory):
+            started = memory.words[STARTED]
+            if started and now - started > limit_s * 1e9:
+                self._pool.replace(
+                    worker,
+                    f"a step of its environments, or a reset, took more than {limit_s:g} s "
+                    "(`step_timeout_s`)",
+                )
+
+    # --- taking rows ------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        if self._has_ended:
+            raise EnvironmentFailure("this rollout is closed: make a new one")
+        if self._is_set_up:
+            return
+        self._is_set_up = True
+        for memory, group in zip(self._memory, self._groups, strict=True):
+            for word in (BEGUN, STEPPED, DONE, LIMIT):
+                memory.words[word] = group.first_row
+        if self._plan.schedule != "barrier":
+            self._grant_all()
+        for worker in self._pool.workers:
+            self.set_up(worker)
+
+    def _take(self, worker: int, num_rows: int) -> Fragment:
+        """Copy the next rows of a worker, and say that their places are free."""
+        memory, group = self._memory[worker], self._groups[worker]
+        start, stop = group.taken, group.taken + num_rows
+        parts: list[Fragment] = []
+        tables: list[Array] = []
+        versions: list[Array] = []
+        row = start
+        while row < stop:
+            which, t = memory.place(row)
+            end = min(self._num_steps, t + stop - row)
+            parts.append(memory.slots[which].fragment.rows(t, end))
+            tables.append(memory.episodes[which][t:end])
+            versions.append(memory.versions[which][t:end])
+            row += end - t
+        fields = {name: _copied([getattr(part, name) for part in parts]) for name in PER_STEP}
+        age = _copied(versions)
+        fragment = Fragment(
+            **fields,
+            last_obs=parts[-1].last_obs.copy(),
+            policy_version=int(age.min()),
+            first_env=worker * self._num_envs,
+        )
+        since = self._mark_cuts(group, fragment, start, stop)
+        self._pop_ended(group, fragment, _copied(tables), since)
+        group.taken = stop
+        group.obs = fragment.last_obs
+        if self._pool.can_replay:
+            group.history.add(fragment.action, self._running(group))
+        num_valid = int(fragment.valid.sum())
+        self.num_transitions += num_valid
+        self._trained += num_valid
+        if num_valid < fragment.valid.size:
+            reason = "environment failed" if self._pool.can_replay else "reset"
+            self._dropped[reason] += fragment.valid.size - num_valid
+        ages = self._version - age
+        self._ages[0] += num_rows
+        self._ages[1] += int(ages.sum())
+        self._ages[2] = max(self._ages[2], int(ages.max()))
+        return fragment
+
+    def _mark_cuts(self, group: _Group, fragment: Fragment, start: int, stop: int) -> int:
+        """Where a row follows on nothing, what came before it was cut off.
+
+        Gives the step from which on all belongs to the process that wrote the last row.
+        """
+        since, anew = 0, np.zeros((fragment.num_steps, self._num_envs), np.bool_)
+        for row in sorted(row for row in group.cuts if row < stop):
+            since = row - start
+            anew[since] = True
+            group.episodes[:], group.lengths[:] = group.cuts.pop(row), 0
+        if self._pool.can_replay:  # else it is a reset, after an end
+            anew |= ~fragment.valid
+        if anew.any():
+            fragment.truncated[:-1] |= anew[1:] & ~fragment.terminated[:-1]
+            fragment.began_anew = tuple(np.flatnonzero(anew[0] & ~group.has_ended).tolist())
+        return since
+
+    def _pop_ended(self, group: _Group, fragment: Fragment, table: Array, since: int) -> None:
+        """Keep the episodes that ended, and know which ones are running."""
+        told = table["length"] > 0
+        for t, i in np.argwhere(told).tolist():
+            total, length, episode = table[t, i].item()
+            self._episodes.append(Episode(fragment.first_env + i, episode, total, length))
+        ended = fragment.terminated | fragment.truncated | ~fragment.valid
+        group.has_ended = ended[-1]
+        ended, told = ended[since:], told[since:]
+        for i in range(self._num_envs):
+            ends, known = np.flatnonzero(ended[:, i]), np.flatnonzero(told[:, i])
+            if not len(ends):
+                group.lengths[i] += len(ended)
+                continue
+            group.lengths[i] = len(ended) - 1 - ends[-1]
+            if len(known):  # the last number that is told, and how many ended from there on
+                group.episodes[i] = table["episode"][since + known[-1], i]
+                ends = ends[ends >= known[-1]]
+            group.episodes[i] += len(ends)
+
+    def _running(self, group: _Group) -> list[tuple[int, int]]:
+        return list(zip(group.episodes.tolist(), group.lengths.tolist(), strict=True))
+
+    def _continue_group(self, worker: int, group: _Group, began_anew: Sequence[int]) -> None:
+        """Know of environments what the checkpoint says that they were brought to."""
+        assert self._resume is not None
+        arrays, state = self._resume
+        first = worker * self._num_envs
+        numbers = range(first, first + self._num_envs)
+        for i, env in enumerate(numbers):
+            is_new = i in began_anew
+            group.episodes[i] = state["episodes"][env][0] + is_new
+            group.lengths[i] = 0 if is_new else len(arrays[f"actions.{env}"])
+        group.has_ended[:] = False
+        if self._pool.can_replay:
+            own = running_episodes(arrays, state)[first : first + self._num_envs]
+            group.history.resume(own, self._running(group))
+
+    # --- accounting -------------------------------------------------------------------------------
+
+    def _count(self, *, is_over: bool) -> Accounting:
+        stepped = sum(m.words[STEPPED] - g.first_row for m, g in self._each() if self._is_set_up)
+        begun = sum(m.words[BEGUN] - m.words[STEPPED] for m, _ in self._each()) if is_over else 0
+        lost = sum(self._lost.values())
+        collected = self._num_envs * (stepped + begun) + lost
+        dropped = self._dropped + self._lost
+        in_flight = collected - self._trained - sum(dropped.values())
+        if is_over and in_flight:
+            dropped["run ended"], in_flight = in_flight, 0
+        rows, ages, greatest = self._ages
+        return Accounting(
+            collected=collected,
+            trained=self._trained,
+            dropped=dict(dropped),
+            in_flight=in_flight,
+            policy_age=(ages / rows if rows else 0.0, greatest),
+            workers=self._worker_accounts(),
+        )
+
+    def _each(self) -> Any:
+        return zip(self._memory, self._groups, strict=True)
+
+    def _worker_accounts(self) -> list[WorkerAccount]:
+        pool = self._pool
+        recordings, _ = timing.read_directory(pool.timing_dir)
+        accounts: list[WorkerAccount] = []
+        for worker, (memory, group) in enumerate(self._each()):
+            own = [
+                recording.tree()
+                for recording in recordings
+                if recording.component == f"worker-{worker}" and recording.parent_pid == os.getpid()
+            ]
+            steps = memory.words[STEPPED] - group.first_row if self._is_set_up else 0
+            accounts.append(
+                WorkerAccount(
+                    worker=worker,
+                    steps=self._num_envs * steps,
+                    restarts=pool.restarts[worker],
+                    env_failures=pool.env_failures[worker],
+                    **shares_of(timing.merge(own)),
+                )
+            )
+        return accounts
+
+
+def fair_shares(available: Sequence[int], total: int) -> list[int]:
+    """As even a division of `total` as what each has allows: min(a_i, c), or one more, with Σ =
+    `total`.
+
+    Args:
+        available: what each has.
+        total: at most their sum.
+    """
+    shares = [0] * len(available)
+    order = sorted(range(len(available)), key=lambda i: available[i])
+    for place, i in enumerate(order):
+        shares[i] = min(available[i], total // (len(order) - place))
+        total -= shares[i]
+    return shares
+
+
+def _copied(parts: list[Array]) -> Array:
+    return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)

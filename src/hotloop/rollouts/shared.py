@@ -1,0 +1,214 @@
+"""The memory that a learner shares with its workers, and the words that they tell each other there.
+
+One memory file, inherited by every worker: a row of counters and two slots for each of them, and
+the published weights twice. Nobody takes a lock that could be held by who is killed: each word has
+one writer, and what a counter promises was written before it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from hotloop.errors import ConfigError
+from hotloop.policies import Network, ObsScale, PolicySnapshot
+from hotloop.rollouts.collector import Slot
+from hotloop.types import Array
+
+NUM_SLOTS = 2
+
+# Words of a worker, a cache line for each writer. Rows are steps of its environments, counted from
+# the start of the run; row r stands in slot (r // T) % 2, at r % T.
+LIMIT = 0  # the learner's: rows from this one on must not be begun
+GRANTS = 1  # and 2, the learner's: the publication to collect with, by the slot of the fragment
+BEGUN = 8  # the worker's: rows that its environments were asked for
+STEPPED = 9  # rows that they answered
+DONE = 10  # rows that may be taken, evaluated too
+STARTED = 11  # when the step or the reset in progress began, in ns; 0: none is
+WAITING = 12  # whether it waits for a new limit
+EPISODE = 13  # the greatest number of its environments' running episodes
+_NUM_WORDS = 16
+
+# What a row says of an episode that ended in it; no length: none did.
+EPISODE_DTYPE = np.dtype([("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8")])
+
+
+class Arena:
+    """Hands out arrays in one piece of memory, in the same places to whoever asks for the same.
+
+    Args:
+        memory: None: nothing is kept, only counted.
+    """
+
+    def __init__(self, memory: mmap.mmap | None) -> None:
+        self._memory = memory
+        self.size = 0
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """The next array; zeros, if nobody has written to it."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        start = self.size
+        self.size += -(-size // 64) * 64
+        if self._memory is None:
+            return np.zeros(shape, dtype)
+        return np.ndarray(shape, dtype, self._memory, start)
+
+
+class Weights:
+    """The published policy, twice: who reads the one is not disturbed by who writes the next."""
+
+    def __init__(self, arena: Arena, network: Network) -> None:
+        self._shapes = network.parameter_shapes()
+        size = sum(int(np.prod(shape)) for shape in self._shapes.values())
+        self._obs_shape = network.obs_spec.shape
+        self.words = arena.zeros((8,), np.int64)  # the number of the newest publication
+        # Number of the publication that each holds, −1 while it is written; version; has a scale.
+        self._heads = arena.zeros((2, 8), np.int64)
+        self._params = arena.zeros((2, size), np.float32)
+        self._scales = arena.zeros((2, 2, *self._obs_shape), np.float32)
+        self._clips = arena.zeros((2,), np.float64)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest publication."""
+        return int(self.words[0])
+
+    def write(self, snapshot: PolicySnapshot) -> None:
+        """Publish; what was published before the last one is overwritten."""
+        number = self.newest + 1
+        which = number % 2
+        head = self._heads[which]
+        head[0] = -1
+        params, at = self._params[which], 0
+        for name, shape in self._shapes.items():
+            size = int(np.prod(shape))
+            params[at : at + size] = snapshot.params[name].reshape(-1)
+            at += size
+        scale = snapshot.obs_scale
+        head[2] = scale is not None
+        if scale is not None:
+            self._scales[which, 0], self._scales[which, 1] = scale.mean, scale.std
+            self._clips[which] = scale.clip
+        head[1] = snapshot.version
+        head[0] = number
+        self.words[0] = number
+
+    def read(self, number: int) -> tuple[int, PolicySnapshot]:
+        """A copy of a publication, or of a newer one where it is overwritten already."""
+        while True:
+            which = number % 2
+            head = self._heads[which]
+            if head[0] == number:
+                params = self._params[which].copy()
+                version, has_scale = int(head[1]), bool(head[2])
+                mean, std = self._scales[which].copy()
+                clip = float(self._clips[which])
+                if head[0] == number:
+                    break
+            number = self.newest
+        named, at = {}, 0
+        for name, shape in self._shapes.items():
+            size = int(np.prod(shape))
+            named[name] = params[at : at + size].reshape(shape)
+            at += size
+        scale = ObsScale(mean, std, clip) if has_scale else None
+        return number, PolicySnapshot(version, named, scale)
+
+
+class WorkerMemory:
+    """What one worker and the learner share.
+
+    Attributes:
+        words: int64, see the names above; as a memoryview, four times as fast as an array.
+        slots: two.
+        versions: int64, (T,) for each slot: of the policy that acted.
+        episodes: `EPISODE_DTYPE`, (T, N) for each slot.
+    """
+
+    def __init__(
+        self, arena: Arena, network: Network, num_steps: int, num_envs: int, first_env: int
+    ) -> None:
+        self.num_steps = num_steps
+        self.words = memoryview(arena.zeros((_NUM_WORDS,), np.int64))
+        self.slots = [
+            Slot.allocate(num_steps, num_envs, network, first_env=first_env, zeros=arena.zeros)
+            for _ in range(NUM_SLOTS)
+        ]
+        self.versions = [arena.zeros((num_steps,), np.int64) for _ in range(NUM_SLOTS)]
+        self.episodes = [
+            arena.zeros((num_steps, num_envs), EPISODE_DTYPE) for _ in range(NUM_SLOTS)
+        ]
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Slot and step of a row."""
+        return (row // self.num_steps) % NUM_SLOTS, row % self.num_steps
+
+
+class SharedMemory:
+    """All that is shared, laid out the same way in every process.
+
+    Args:
+        fd: the memory file; −1: none, to learn how large it must be.
+        network: whose weights and outputs there must be room for.
+        num_steps: T, rows of a slot.
+        num_workers: W.
+        num_envs: environments of each worker.
+    """
+
+    def __init__(
+        self, fd: int, network: Network, *, num_steps: int, num_workers: int, num_envs: int
+    ) -> None:
+        arena = Arena(None if fd < 0 else mmap.mmap(fd, 0))
+        self.weights = Weights(arena, network)
+        self.workers = [
+            WorkerMemory(arena, network, num_steps, num_envs, worker * num_envs)
+            for worker in range(num_workers)
+        ]
+        self.size = arena.size
+
+
+def create(network: Network, **sizes: Any) -> tuple[int, SharedMemory]:
+    """A memory file of the right size, and what is in it.
+
+    It has no name: it is gone with the last process that holds it.
+
+    Raises:
+        ConfigError: there is not enough memory.
+    """
+    size = SharedMemory(-1, network, **sizes).size
+    free = available_memory()
+    advice = "use fewer workers or environments, or shorter fragments (`num_steps`)"
+    if free is not None and size > free:
+        raise ConfigError(
+            f"the fragments of {sizes['num_workers']} workers need {size / 2**20:,.0f} MiB of "
+            f"shared memory, but {free / 2**20:,.0f} MiB are free: {advice}"
+        )
+    fd = os.memfd_create("hotloop-rollouts", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        return fd, SharedMemory(fd, network, **sizes)
+    except OSError as error:
+        os.close(fd)
+        raise ConfigError(
+            f"{size / 2**20:,.0f} MiB of shared memory can't be had ({error}): {advice}"
+        ) from error
+
+
+def available_memory() -> int | None:
+    """Bytes that may still be used, by the machine and by this process's group; None: unknown."""
+    found: list[int] = []
+    try:
+        with open("/proc/meminfo") as file:
+            found += [int(x.split()[1]) * 1024 for x in file if x.startswith("MemAvailable:")]
+        with open("/sys/fs/cgroup/memory.max") as file:
+            limit = file.read().strip()
+        if limit != "max":
+            with open("/sys/fs/cgroup/memory.current") as file:
+                found.append(int(limit) - int(file.read()))
+    except (OSError, ValueError):
+        pass
+    return min(found, default=None)

@@ -1,0 +1,292 @@
+"""A worker: its own program, which steps its environments and acts in them by itself.
+
+    python -m hotloop.rollouts.worker DESCRIPTOR LEARNER
+
+started by `WorkerPool`. It imports neither torch nor the user's main module. It ends when the
+learner closes its end of the channel, or dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+from hotloop import timing
+from hotloop.envs import VectorEnv, make_vec
+from hotloop.errors import EnvironmentFailure, HotloopError
+from hotloop.policies import ActingPolicy, Exploration, network_from_json
+from hotloop.rollouts.channel import Channel, Closed
+from hotloop.rollouts.collector import Collector
+from hotloop.rollouts.shared import (
+    BEGUN,
+    DONE,
+    EPISODE,
+    GRANTS,
+    LIMIT,
+    STARTED,
+    STEPPED,
+    WAITING,
+    SharedMemory,
+    WorkerMemory,
+)
+from hotloop.rollouts.state import running_episodes
+from hotloop.timing import span
+
+# How long rows are kept back at most before the learner hears of them; and how long a batch of rows
+# that are evaluated together should take.
+NOTIFY_S = 0.002
+# A waiting worker looks by itself so often, should a nudge have been missed.
+_LOOK_S = 0.1
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the learner, by its process number, at the other end of a descriptor."""
+    descriptor, parent = map(int, arguments)
+    _die_with(parent)
+    channel = Channel(socket.socket(fileno=descriptor))
+    try:
+        greeting = _receive(channel)
+        timing.start(greeting["timing_dir"], component=f"worker-{greeting['worker']}")
+        try:
+            _serve(channel, greeting)
+        except HotloopError as error:
+            _tell(channel, "error", error)
+            return 1
+        except Closed:
+            raise
+        except Exception as error:  # a defect, or what an environment may raise outside of calls
+            _tell(channel, "error", error)
+            return 1
+    except Closed:
+        pass
+    return 0
+
+
+def _serve(channel: Channel, greeting: dict[str, Any]) -> None:
+    with span("make_envs"):
+        envs = make_vec(
+            greeting["env"],
+            greeting["num_envs"],
+            seed=greeting["seed"],
+            env_kwargs=greeting["env_kwargs"],
+            first_env=greeting["first_env"],
+            first_episode=greeting["first_episode"],
+            stagger=greeting["stagger"],
+            on_failure=lambda error: _tell(channel, "failure", error),
+        )
+    try:
+        channel.send(
+            {
+                "kind": "ready",
+                "num_envs": envs.num_envs,
+                "obs_spec": envs.obs_spec.to_json(),
+                "action_spec": envs.action_spec.to_json(),
+                "can_replay": envs.can_replay,
+                "memory": _own_memory(),
+            }
+        )
+        received = channel.receive(block=True)
+        while received is not None and not received[0]:
+            received = channel.receive(block=True)
+        assert received is not None
+        setup, arrays, fd = received
+        Worker(channel, envs, greeting, setup, fd).run(arrays)
+    finally:
+        envs.close()
+
+
+class Worker:
+    """The loop of a worker.
+
+    Args:
+        channel: to the learner.
+        envs: its environments.
+        greeting: who it is.
+        setup: what to collect, and from which row on.
+        fd: the shared memory.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        envs: VectorEnv,
+        greeting: dict[str, Any],
+        setup: dict[str, Any],
+        fd: int,
+    ) -> None:
+        self._channel = channel
+        self._envs = envs
+        self._setup = setup
+        network = network_from_json(setup["network"])
+        shared = SharedMemory(
+            fd,
+            network,
+            num_steps=setup["num_steps"],
+            num_workers=setup["num_workers"],
+            num_envs=envs.num_envs,
+        )
+        os.close(fd)
+        self._weights = shared.weights
+        self._memory: WorkerMemory = shared.workers[greeting["worker"]]
+        self._words = self._memory.words
+        self._number, snapshot = self._weights.read(self._weights.newest)
+        exploration = setup["exploration"]
+        if exploration is not None:
+            exploration = Exploration(**{**exploration, "epsilon": tuple(exploration["epsilon"])})
+        self._policy = ActingPolicy(network, snapshot, exploration=exploration)
+        self._collector = Collector(
+            envs, self._policy, seed=setup["seed"], first_env=greeting["first_env"]
+        )
+        self._row = self._collector.vector_steps = setup["first_row"]
+        self._told_at = 0.0
+        # Seconds of a row, smoothed: as many are collected at once as take `NOTIFY_S`.
+        self._row_s = NOTIFY_S
+
+    def run(self, arrays: dict[str, Any]) -> None:
+        """Collect until the learner is gone.
+
+        Raises:
+            Closed: it is.
+            HotloopError: an environment can't be mended, or the policy gave NaN.
+        """
+        words, num_steps = self._words, self._setup["num_steps"]
+        in_whole = self._setup["schedule"] == "barrier"
+        self._begin(arrays)
+        while True:
+            if self._row >= words[LIMIT]:
+                self._wait()
+            which, t = self._memory.place(self._row)
+            slot = self._memory.slots[which]
+            if in_whole:
+                first, stop = 0, num_steps
+                self._load(words[GRANTS + which])
+            else:
+                room = min(num_steps - t, words[LIMIT] - self._row)
+                first, stop = t, t + max(1, min(room, int(NOTIFY_S / self._row_s)))
+                self._load(self._weights.newest)
+            began = time.monotonic()
+            if t < stop:
+                self._collector.collect(slot, t, stop, self)
+            self._collector.evaluate(slot, first, stop)
+            now = time.monotonic()
+            self._row_s += 0.1 * ((now - began) / max(stop - t, 1) - self._row_s)
+            words[DONE] = self._row
+            if now - self._told_at >= NOTIFY_S or self._row >= words[LIMIT]:
+                self._told_at = now
+                self._channel.nudge()
+
+    # --- what the collector tells of each step ----------------------------------------------------
+
+    def begins(self) -> None:
+        """See `Watch`."""
+        words = self._words
+        which, t = self._memory.place(self._row)
+        self._memory.versions[which][t] = self._policy.version
+        self._memory.episodes[which]["length"][t] = 0
+        words[STARTED] = time.monotonic_ns()
+        words[BEGUN] = self._row + 1
+
+    def ended(self, t: int) -> None:
+        """See `Watch`."""
+        words, envs = self._words, self._envs
+        episodes = envs.pop_episodes()
+        if episodes:
+            table = self._memory.episodes[self._memory.place(self._row)[0]][t]
+            first_env = self._memory.slots[0].fragment.first_env
+            for one in episodes:
+                table[one.env - first_env] = one.undiscounted_return, one.length, one.episode
+            words[EPISODE] = max(words[EPISODE], *(number for number, _ in envs.running()))
+        self._row += 1
+        words[STARTED] = 0
+        words[STEPPED] = self._row
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    def _begin(self, arrays: dict[str, Any]) -> None:
+        """Bring the environments to where they are to begin."""
+        words, setup = self._words, self._setup
+        words[STARTED] = time.monotonic_ns()
+        if setup["resume"] is not None:
+            began_anew = self._collector.resume(running_episodes(arrays, setup["resume"]))
+            self._channel.send({"kind": "resumed", "began_anew": began_anew})
+        else:
+            self._collector.begin(first_episode=setup["first_episode"])
+        words[EPISODE] = max(number for number, _ in self._envs.running())
+        words[STARTED] = 0
+        # What the worker before this one has stepped and not evaluated.
+        done = words[DONE]
+        if done < self._row and setup["schedule"] != "barrier":
+            which, t = self._memory.place(done)
+            self._load(self._weights.newest)
+            self._collector.evaluate(self._memory.slots[which], t, t + self._row - done)
+            words[DONE] = self._row
+
+    def _load(self, number: int) -> None:
+        """Act by a publication from now on."""
+        if number == self._number:
+            return
+        with span("load_weights", kind="transfer"):
+            self._number, snapshot = self._weights.read(number)
+            self._policy.load(snapshot)
+
+    def _wait(self) -> None:
+        words = self._words
+        with span("wait", kind="wait"):
+            words[WAITING] = 1
+            self._channel.nudge()
+            while self._row >= words[LIMIT]:
+                ready, _, _ = select.select([self._channel.socket], [], [], _LOOK_S)
+                if ready:
+                    self._channel.receive(block=False)
+            words[WAITING] = 0
+
+
+def _receive(channel: Channel) -> dict[str, Any]:
+    received = channel.receive(block=True)
+    assert received is not None
+    return received[0]
+
+
+def _tell(channel: Channel, kind: str, error: BaseException) -> None:
+    """Say what went wrong, in the learner's words and with the traceback of here."""
+    where = "".join(traceback.format_exception(error))
+    message = {
+        "kind": kind,
+        "type": type(error).__name__,
+        "is_ours": isinstance(error, HotloopError),
+        "is_environment": isinstance(error, EnvironmentFailure),
+        "message": str(error),
+        "traceback": where,
+    }
+    with contextlib.suppress(Closed):
+        channel.send(message)
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the learner is, in whatever call an environment then is."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed before that
+        os._exit(1)
+
+
+def _own_memory() -> int:
+    """Bytes that no other process shares."""
+    try:
+        with open("/proc/self/status") as file:
+            return sum(int(x.split()[1]) * 1024 for x in file if x.startswith("RssAnon:"))
+    except OSError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
