@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hotloop.algorithms.batches import Batch, Batches
 from hotloop.algorithms.session import Session
+from hotloop.algorithms.shares import Shares
 from hotloop.errors import (
     CheckpointError,
     ConfigError,
@@ -167,8 +168,8 @@ class OffPolicyConfig(RunConfig):
             )
         if self.schedule not in ("barrier", "async"):
             raise ConfigError(
-                f"`schedule` must be 'barrier' or 'async', got {self.schedule!r}: 'variable' is for "
-                "algorithms that learn from what the policy does now"
+                f"`schedule` must be 'barrier' or 'async', got {self.schedule!r}: 'variable' is "
+                "for algorithms that learn from what the policy does now"
             )
         if self.schedule == "async" and not self.has_workers:
             raise ConfigError("`schedule` 'async' needs workers of their own: set `workers` too")
@@ -309,12 +310,15 @@ def run(
     """
     with span("make_replay"):
         buffer = config.make_replay(session.envs)
-        batches = Batches(buffer, config.batch_size, config.gamma)
+        shares = None
+        if config.schedule == "async":
+            shares = Shares(config.buffer_size, config.num_groups)
+        batches = Batches(buffer, config.batch_size, config.gamma, shares)
     policy = ActingPolicy(actor, PolicySnapshot(0, learner.acting), exploration=exploration)
     rollout = session.rollout(policy, config.plan())
     session.check_network(actor)
     described = actor.to_json()
-    loop = _Loop(config, learner, rollout, buffer, batches)
+    loop = _Loop(config, learner, rollout, buffer, batches, shares)
     iteration, began_anew, notes = 0, [], []
     if session.resumed_from is not None:
         resumed, arrays = session.resumed_from, session.resumed_from.arrays()
@@ -322,7 +326,7 @@ def run(
         learner.load(resumed, arrays)
         loop.publish()
         began_anew = rollout.restore(arrays, resumed.state["rollout"])
-        notes = loop.restore_replay(resumed)
+        notes = loop.restore_replay(resumed, arrays)
         for env in began_anew:
             buffer.cut(env)
 
@@ -340,7 +344,7 @@ def run(
                 checkpoint = Checkpoint(
                     network=described,
                     snapshot=PolicySnapshot(learner.num_updates, params),
-                    arrays=partial(_arrays, learner.to_arrays(), state),
+                    arrays=partial(_arrays, learner.to_arrays(), loop.to_arrays(), state),
                     state={
                         "timesteps": state.num_transitions,
                         "iteration": iteration,
@@ -364,12 +368,14 @@ class _Loop:
         rollout: Rollout,
         buffer: ReplayBuffer,
         batches: Batches,
+        shares: Shares | None,
     ) -> None:
         self._config = config
         self._learner = learner
         self._rollout = rollout
         self._buffer = buffer
         self._batches = batches
+        self._shares = shares
         self._num_envs = buffer.settings["num_envs"]
         self._by_priority = config.replay in _BY_PRIORITY
         # Priorities change with each update, and what is drawn without replacement must differ
@@ -395,7 +401,13 @@ class _Loop:
             "sampled": self._buffer.num_samples,
         }
 
-    def restore_replay(self, checkpoint: Checkpoint) -> list[str]:
+    def to_arrays(self) -> dict[str, Array]:
+        """For a checkpoint that the buffer is kept with."""
+        if self._shares is None or not self._config.save_replay:
+            return {}
+        return self._shares.to_arrays()
+
+    def restore_replay(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> list[str]:
         """Go on from a checkpoint; gives what the user should know of it, in sentences."""
         state, buffer = checkpoint.state["replay"], self._buffer
         path = checkpoint.path / REPLAY_FILE if checkpoint.path is not None else None
@@ -418,6 +430,8 @@ class _Loop:
             ]
         with span("restore_replay"):
             buffer.restore(path)
+        if self._shares is not None and "shares.workers" in arrays:
+            self._shares.load(arrays["shares.workers"])
         self._began, self._done = state["began"], state["done"]
         self._empty_at = state["empty_at"]
         ahead = buffer.num_added - state["added"]
@@ -521,7 +535,11 @@ class _Loop:
         if fragment.num_envs != self._num_envs:
             env = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
         valid = fragment.valid.reshape(-1)
+        before = self._buffer.num_added
         self._buffer.extend(**flat, env=env, valid=None if valid.all() else valid)
+        if self._shares is not None:
+            worker = first // fragment.num_envs
+            self._shares.add(worker, before, self._buffer.num_added - before)
 
     def _num_due(self) -> int:
         """Updates to make now."""
@@ -550,6 +568,8 @@ class _Loop:
                         raise
 
 
-def _arrays(learner: Mapping[str, Array], rollout: RolloutState) -> dict[str, Array]:
+def _arrays(
+    learner: Mapping[str, Array], loop: Mapping[str, Array], rollout: RolloutState
+) -> dict[str, Array]:
     """What a checkpoint holds; only put together if it is saved."""
-    return {**learner, **rollout.to_arrays()}
+    return {**learner, **loop, **rollout.to_arrays()}

@@ -114,11 +114,11 @@ class Config(RunConfig):
     clip_reward: float | None = None
     """Bound on the (normalised) rewards' magnitude; None: none. 10 is usual."""
     schedule: Literal["barrier", "variable"] = "barrier"
-    """barrier: T steps of each environment, then an update. variable, with workers: an update as soon
-    as there are as many steps in all, of each environment as many as it has made, weighted."""
+    """barrier: T steps of each environment, then an update. variable, with workers: an update as
+    soon as there are as many steps in all, of each environment as many as it has made, weighted."""
     overlap: bool = False
-    """With workers: collect the next fragment while learning, with the policy before this update;
-    `variable` always does."""
+    """With workers: collect the next fragment while learning from this one, with the policy as it
+    was before."""
     compile: Compile = "auto"
     """Run the update as one compiled graph: four times as fast, after some 15 s (3 s cached)."""
 
@@ -150,8 +150,8 @@ class Config(RunConfig):
             )
         if self.schedule not in ("barrier", "variable"):
             raise ConfigError(
-                f"`schedule` must be 'barrier' or 'variable', got {self.schedule!r}: 'async' is for "
-                "algorithms that learn from replay"
+                f"`schedule` must be 'barrier' or 'variable', got {self.schedule!r}: 'async' is "
+                "for algorithms that learn from replay"
             )
         if not self.has_workers and (self.schedule != "barrier" or self.overlap):
             what = "`overlap`" if self.overlap else "`schedule` 'variable'"

@@ -39,6 +39,7 @@ from hotloop.learner import (
     move_towards,
     value_and_grad,
 )
+from hotloop.ops import losses
 from hotloop.ops.products import Precision
 from hotloop.policies import Actor, Exploration, networks
 from hotloop.runs import Checkpoint, OnReport, Result, check_fields
@@ -164,7 +165,7 @@ def policy_loss(
     inputs = torch.cat([batch.obs.flatten(1).to(torch.float32), action], 1)
     critics_named = nets.critics_layout.unpack(critics)
     values = networks.action_values(nets.critics, critics_named, inputs, nets.precision)
-    return (alpha * log_prob - values.amin(0)).mean(), log_prob
+    return losses.mean(alpha * log_prob - values.amin(0), batch.share), log_prob
 
 
 def update_critics(

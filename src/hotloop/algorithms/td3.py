@@ -37,6 +37,7 @@ from hotloop.learner import (
     move_towards,
     value_and_grad,
 )
+from hotloop.ops import losses
 from hotloop.ops.activations import tanh
 from hotloop.ops.products import Precision
 from hotloop.policies import Actor, Exploration, networks
@@ -142,7 +143,8 @@ def policy_loss(
     action = tanh(networks.actor_head(nets.actor, named, batch.obs, nets.precision))
     inputs = torch.cat([batch.obs.flatten(1).to(torch.float32), action], 1)
     first, first_named = networks.first_critic(nets.critics, nets.critics_layout.unpack(critics))
-    return -networks.action_values(first, first_named, inputs, nets.precision).mean(), ()
+    values = networks.action_values(first, first_named, inputs, nets.precision)
+    return -losses.mean(values, batch.share), ()
 
 
 def update_critics(

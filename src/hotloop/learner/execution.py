@@ -84,8 +84,8 @@ class Execution:
 
     Args:
         update: a function of a state (a dataclass of tensors, nested or not, or one tensor), whose
-            tensors it changes in place and never replaces, and of tensors or tuples of tensors, some
-            of which may be None. It gives a tensor or a tuple of them.
+            tensors it changes in place and never replaces, and of tensors or tuples of tensors,
+            some of which may be None. It gives a tensor or a tuple of them.
         choice: eager or compiled.
         name: what the summary calls it.
 

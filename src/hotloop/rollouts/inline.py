@@ -184,7 +184,6 @@ class InlineRollout:
 
     def updates_allowed(self) -> None:
         """No bound: what is collected is learned from at once."""
-        return None
 
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call."""

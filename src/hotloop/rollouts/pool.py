@@ -25,9 +25,8 @@ from hotloop.rollouts.processes import ProcessRollout
 from hotloop.rollouts.protocol import Plan
 from hotloop.rollouts.shared import available_memory
 from hotloop.timing import span
-from hotloop.types import Array
 
-# How long workers may take to end by themselves, closing their environments, before they are killed.
+# How long workers may take to end by themselves, closing environments, before they are killed.
 _GRACE_S = 3.0
 # One core each, unless the user has said otherwise: on a core of its own none is faster with two.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -53,7 +52,7 @@ class WorkerProcess:
         self.began_at = time.monotonic()
         self.channel, theirs = Channel.pair()
         environment = {
-            **{name: "1" for name in _THREADS},
+            **dict.fromkeys(_THREADS, "1"),
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             "HOTLOOP_WORKER": str(number),

@@ -8,6 +8,7 @@ learner while there is not enough to take.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -126,10 +127,8 @@ class ProcessRollout:
         self._set_up()
         shares = getattr(self, f"_collect_{self._plan.schedule}")()
         with span("copy", kind="transfer"):
-            fragments = [
-                self._take(worker, rows) for worker, rows in enumerate(shares) if rows
-            ]
-        if self._plan.schedule != "barrier":
+            fragments = [self._take(worker, rows) for worker, rows in enumerate(shares) if rows]
+        if self._plan.schedule == "async":
             self._grant_all()
         elif self._plan.overlap:
             self._grant_next()
@@ -223,10 +222,8 @@ class ProcessRollout:
             numbers = range(first, first + self._num_envs)
             setup["resume"] = {"episodes": [state["episodes"][i] for i in numbers]}
             arrays = {f"actions.{k}": stored[f"actions.{i}"] for k, i in enumerate(numbers)}
-        try:
+        with contextlib.suppress(Closed):  # its end is heard of elsewhere
             worker.channel.send(setup, arrays=arrays, fd=self._fd)
-        except Closed:
-            pass  # its end is heard of elsewhere
 
     def began_anew(self, number: int, envs: Sequence[int]) -> None:
         """A worker was brought to where another run stood, but for these environments."""
@@ -266,12 +263,15 @@ class ProcessRollout:
         until = [group.taken - group.taken % num_steps + num_steps for group in self._groups]
         if self._memory[0].words[LIMIT] < until[0]:
             self._grant_next()
-        self._wait(lambda: all(m.words[DONE] >= u for m, u in zip(self._memory, until, strict=True)))
+        self._wait(
+            lambda: all(m.words[DONE] >= u for m, u in zip(self._memory, until, strict=True))
+        )
         return [u - group.taken for u, group in zip(until, self._groups, strict=True)]
 
     def _collect_variable(self) -> list[int]:
         """T × W rows in all, and at least one of every worker."""
         total = self._num_steps * len(self._memory)
+        self._grant_next()
 
         def is_enough() -> bool:
             available = self._available()
@@ -291,14 +291,20 @@ class ProcessRollout:
         return [m.words[DONE] - g.taken for m, g in zip(self._memory, self._groups, strict=True)]
 
     def _grant_all(self) -> None:
-        """Let every worker go on until both of its slots are full."""
+        """Let every worker go on until both of its slots are full, or until there is the total."""
+        self._shared.total_limit[0] = sum(group.taken for group in self._groups) + (
+            self._num_steps * len(self._groups)
+        )
         for worker, (memory, group) in enumerate(zip(self._memory, self._groups, strict=True)):
             memory.words[LIMIT] = group.taken + NUM_SLOTS * self._num_steps
             if memory.words[WAITING]:
                 self._nudge(worker)
 
     def _grant_next(self) -> None:
-        """Let every worker collect one fragment more, with what is published now."""
+        """Let the workers collect as much as is taken next."""
+        if self._plan.schedule == "variable":
+            self._grant_all()
+            return
         newest = self._shared.weights.newest
         for worker, (memory, group) in enumerate(zip(self._memory, self._groups, strict=True)):
             start = group.taken - group.taken % self._num_steps
@@ -307,10 +313,8 @@ class ProcessRollout:
             self._nudge(worker)
 
     def _nudge(self, worker: int) -> None:
-        try:
+        with contextlib.suppress(Closed):  # its end is heard of elsewhere
             self._pool.workers[worker].channel.nudge()
-        except Closed:
-            pass  # its end is heard of elsewhere
 
     def _wait(self, is_enough: Any) -> None:
         if is_enough():
@@ -351,7 +355,7 @@ class ProcessRollout:
         for memory, group in zip(self._memory, self._groups, strict=True):
             for word in (BEGUN, STEPPED, DONE, LIMIT):
                 memory.words[word] = group.first_row
-        if self._plan.schedule != "barrier":
+        if self._plan.schedule == "async":
             self._grant_all()
         for worker in self._pool.workers:
             self.set_up(worker)
@@ -371,7 +375,9 @@ class ProcessRollout:
             tables.append(memory.episodes[which][t:end])
             versions.append(memory.versions[which][t:end])
             row += end - t
-        fields = {name: _copied([getattr(part, name) for part in parts]) for name in PER_STEP}
+        fields: dict[str, Any] = {
+            name: _copied([getattr(part, name) for part in parts]) for name in PER_STEP
+        }
         age = _copied(versions)
         fragment = Fragment(
             **fields,

@@ -24,8 +24,8 @@ class Plan:
         seed: of the noise for acting.
         schedule: `barrier`: T steps of every environment. `variable`: as many transitions, in
             uneven shares. `async`: what there is, at least `minimum` transitions.
-        overlap: barrier: collect the next fragments while the learner has these, with the policy
-            that was published before them.
+        overlap: barrier, variable: collect the next fragments while the learner has these, with the
+            policy that was published before them.
         minimum: async: transitions to wait for.
         max_policy_age: async: see `Rollout.updates_allowed`.
     """
@@ -91,7 +91,7 @@ class Rollout(Protocol):
         ...
 
     def close(self) -> None:
-        """End it, and close its environments; `accounting` still answers. Harmless when repeated."""
+        """End it, and close its environments; `accounting` still answers. May be repeated."""
         ...
 
 

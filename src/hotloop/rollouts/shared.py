@@ -133,7 +133,7 @@ class WorkerMemory:
         self, arena: Arena, network: Network, num_steps: int, num_envs: int, first_env: int
     ) -> None:
         self.num_steps = num_steps
-        self.words = memoryview(arena.zeros((_NUM_WORDS,), np.int64))
+        self.words = arena.zeros((_NUM_WORDS,), np.int64).data
         self.slots = [
             Slot.allocate(num_steps, num_envs, network, first_env=first_env, zeros=arena.zeros)
             for _ in range(NUM_SLOTS)
@@ -151,6 +151,11 @@ class WorkerMemory:
 class SharedMemory:
     """All that is shared, laid out the same way in every process.
 
+    Attributes:
+        total_limit: int64, (1,), see above, of the schedule that shares out a total.
+        weights: the published policy.
+        workers: each worker's part.
+
     Args:
         fd: the memory file; −1: none, to learn how large it must be.
         network: whose weights and outputs there must be room for.
@@ -163,6 +168,8 @@ class SharedMemory:
         self, fd: int, network: Network, *, num_steps: int, num_workers: int, num_envs: int
     ) -> None:
         arena = Arena(None if fd < 0 else mmap.mmap(fd, 0))
+        # Rows of all workers together: from this one on none must be begun.
+        self.total_limit = arena.zeros((1,), np.int64).data
         self.weights = Weights(arena, network)
         self.workers = [
             WorkerMemory(arena, network, num_steps, num_envs, worker * num_envs)

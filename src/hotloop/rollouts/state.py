@@ -69,9 +69,7 @@ class RolloutState:
         }
 
 
-def running_episodes(
-    arrays: Mapping[str, Array], state: Mapping[str, Any]
-) -> list[RunningEpisode]:
+def running_episodes(arrays: Mapping[str, Array], state: Mapping[str, Any]) -> list[RunningEpisode]:
     """The episodes of all environments, from `to_arrays` and `to_json` of a state."""
     return [
         RunningEpisode(episode, arrays[f"actions.{i}"], obs_hash)
@@ -92,7 +90,9 @@ class History:
         """Start from the actions of episodes that were begun elsewhere."""
         self._chunks, self._used = [actions], len(actions)
 
-    def resume(self, episodes: Sequence[RunningEpisode], running: Sequence[tuple[int, int]]) -> None:
+    def resume(
+        self, episodes: Sequence[RunningEpisode], running: Sequence[tuple[int, int]]
+    ) -> None:
         """Start from the actions of episodes that were replayed, or, of length 0, begun anew."""
         past = np.zeros((max(length for _, length in running), *self._shape[1:]), self._dtype)
         for i, (episode, (_, length)) in enumerate(zip(episodes, running, strict=True)):

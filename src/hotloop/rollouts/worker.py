@@ -136,6 +136,8 @@ class Worker:
         )
         os.close(fd)
         self._weights = shared.weights
+        self._total_limit = shared.total_limit
+        self._all_words = [memory.words for memory in shared.workers]
         self._memory: WorkerMemory = shared.workers[greeting["worker"]]
         self._words = self._memory.words
         self._number, snapshot = self._weights.read(self._weights.newest)
@@ -162,7 +164,7 @@ class Worker:
         in_whole = self._setup["schedule"] == "barrier"
         self._begin(arrays)
         while True:
-            if self._row >= words[LIMIT]:
+            if self._room() <= 0:
                 self._wait()
             which, t = self._memory.place(self._row)
             slot = self._memory.slots[which]
@@ -170,7 +172,7 @@ class Worker:
                 first, stop = 0, num_steps
                 self._load(words[GRANTS + which])
             else:
-                room = min(num_steps - t, words[LIMIT] - self._row)
+                room = min(num_steps - t, self._room())
                 first, stop = t, t + max(1, min(room, int(NOTIFY_S / self._row_s)))
                 self._load(self._weights.newest)
             began = time.monotonic()
@@ -180,7 +182,7 @@ class Worker:
             now = time.monotonic()
             self._row_s += 0.1 * ((now - began) / max(stop - t, 1) - self._row_s)
             words[DONE] = self._row
-            if now - self._told_at >= NOTIFY_S or self._row >= words[LIMIT]:
+            if now - self._told_at >= NOTIFY_S or self._room() <= 0:
                 self._told_at = now
                 self._channel.nudge()
 
@@ -210,6 +212,14 @@ class Worker:
         words[STEPPED] = self._row
 
     # --- the rest ---------------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        """Rows that may be begun now."""
+        room = self._words[LIMIT] - self._row
+        if self._setup["schedule"] == "variable":
+            left = self._total_limit[0] - sum([words[STEPPED] for words in self._all_words])
+            room = min(room, -(-left // len(self._all_words)))  # the others take their shares too
+        return room
 
     def _begin(self, arrays: dict[str, Any]) -> None:
         """Bring the environments to where they are to begin."""
@@ -243,7 +253,7 @@ class Worker:
         with span("wait", kind="wait"):
             words[WAITING] = 1
             self._channel.nudge()
-            while self._row >= words[LIMIT]:
+            while self._room() <= 0:
                 ready, _, _ = select.select([self._channel.socket], [], [], _LOOK_S)
                 if ready:
                     self._channel.receive(block=False)

@@ -37,7 +37,7 @@ class RunConfig:
     num_envs: int = 8
     """N, environments side by side."""
     workers: int | Literal["auto"] = 0
-    """Processes that step the environments; 0: none but the learner's. auto: measured, then chosen."""
+    """Processes that step the environments; 0: the learner's own. auto: measured, then chosen."""
     envs_per_worker: int | None = None
     """Environments of each worker, which makes N; None: `num_envs` are shared out evenly."""
     backend: Literal["processes", "inline"] = "processes"
@@ -84,11 +84,15 @@ class RunConfig:
         if self.eval_videos and self.eval_interval is None:
             raise ConfigError("`eval_videos` films evaluations: set `eval_interval` too")
 
-
     @property
     def has_workers(self) -> bool:
         """Whether environments are stepped in processes of their own."""
         return self.workers != 0 and self.backend == "processes"
+
+    @property
+    def num_groups(self) -> int:
+        """Groups in which environments are acted for: one for each worker."""
+        return self.workers if isinstance(self.workers, int) and self.workers > 0 else 1
 
     def _check_workers(self) -> None:
         workers, each = self.workers, self.envs_per_worker
