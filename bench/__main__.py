@@ -13,6 +13,7 @@ BENCHES = {
     "replay": "replay buffers, beside the peers and the O(N) ways",
     "replay-share": "what drawing from a full replay buffer takes of a SAC training",
     "replay-learning": "does it learn better by returns or priorities than uniformly",
+    "rollouts": "workers that never wait in lock-step, beside the peers that do",
     "bandit": "bandits: a post's program, its fixes, peers, and the kernels",
     "tanh": "find the coefficients of the compiled tanh",
     "tables": "write the README's tables from bench/results",

@@ -20,7 +20,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from bench import storage
-from bench.train import add_options, complete, last_tenth, run_in_process
+from bench.train import (
+    add_options,
+    complete,
+    last_tenth,
+    run_in_process,
+    worker_settings,
+    worker_suffix,
+)
 from hotloop.runs.comparison import student_t
 
 
@@ -68,6 +75,7 @@ def main() -> int:
                 f"no stored curves of {options.against} on {options.env_id}: `--peer` trains them"
             )
     name += "" if options.precision == "float32" else f"_{options.precision}"
+    name += worker_suffix(options)
     own = []
     if options.keep:
         with contextlib.suppress(FileNotFoundError):
@@ -84,6 +92,7 @@ def main() -> int:
         "command": " ".join(["python -m bench curves", *sys.argv[1:]]),
         "timesteps": options.timesteps,
         "precision": options.precision,
+        **worker_settings(options),
     }
     with ThreadPoolExecutor(options.jobs) as pool:
         trainings = {

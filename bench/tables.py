@@ -36,7 +36,7 @@ def training_table() -> str:
         if settings["compile"] != "off":
             how += f", {settings['cache']} cache"
         ours, peer = (result["summaries"][name] for name in ("hotloop", "sb3"))
-        cells = [f"{result['benchmark']}, {settings['timesteps']:,} steps, {how}"]
+        cells = [f"{result['benchmark']}, {settings['timesteps']:,} steps, {how}{_with(settings)}"]
         for summary in (ours, peer):
             rate = summary["steps_per_s"]
             cells.append(f"{rate['median']:,.0f} ({rate['min']:,.0f}–{rate['max']:,.0f})")
@@ -49,6 +49,15 @@ def training_table() -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _with(settings: dict[str, Any]) -> str:
+    """Which workers ours had, if any."""
+    if not settings.get("workers"):
+        return ""
+    about = f", {settings['workers']} worker{'s' if settings['workers'] > 1 else ''}"
+    about += f", `{settings['schedule']}`" if "schedule" in settings else ""
+    return about + (", overlapped" if settings.get("overlap") else "")
 
 
 def off_policy_table() -> str:
@@ -72,7 +81,7 @@ def off_policy_table() -> str:
             how += f", {settings['cache']} cache"
         if settings["precision"] != "float32":
             how += f", {settings['precision']}"
-        about = f"{result['benchmark']}, {settings['timesteps']:,} steps, {how}"
+        about = f"{result['benchmark']}, {settings['timesteps']:,} steps, {how}{_with(settings)}"
         for name, summary in result["summaries"].items():
             row = [about, CONTENDERS[name]]
             ratios = result["ratios"].get(name, {})
@@ -99,7 +108,7 @@ def curves_table(algorithms: tuple[str, ...] = ("ppo",)) -> str:
         if "lower_95_bound" not in result:  # the peer's alone
             continue
         precision = "" if result.get("precision", "float32") == "float32" else ", bfloat16"
-        row = [f"{result['benchmark']}, {result['timesteps']:,} steps{precision}"]
+        row = [f"{result['benchmark']}, {result['timesteps']:,} steps{precision}{_with(result)}"]
         for name in ("hotloop", "sb3"):
             late = result["return_last_tenth"][name]
             spread = statistics.stdev(late)
@@ -594,6 +603,11 @@ def main() -> int:
         if (storage.RESULTS / f"{result}.json").exists():
             replace(ROOT / "docs" / "bandit-speed.md", name, table())
     off_policy_pages()
+    from bench.rollout_tables import ROLLOUT_TABLES  # which is written with what stands here
+
+    for name, (result, table) in ROLLOUT_TABLES.items():
+        if (storage.RESULTS / f"{result}.json").exists():
+            replace(ROOT / "docs" / "workers-speed.md", name, table())
     if options.run:
         replace(ROOT / "README.md", "timing tree", timing_tree(options.run))
         shutil.copyfile(options.run / "learning_curve.png", ROOT / "docs" / "cartpole.png")

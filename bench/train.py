@@ -1,6 +1,7 @@
 """Whole trainings, side by side with a peer: same task, same hyper-parameters, same threads.
 
     python -m bench train --algorithm ppo --env-id CartPole-v1 --against sb3
+    python -m bench train --algorithm ppo --workers 2 --overlap
 
 Runs alternate, each in a process of its own. Printed and stored: steps a second in the training
 loop, with compiling taken out of it and with it, and end to end (imports, start-up and everything
@@ -87,6 +88,7 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
                 compile=options.compile,
                 runs_dir=folder,
                 **precision,
+                **worker_settings(options),
                 **COMMON[options.algorithm],
                 **SETTINGS[options.algorithm][options.env_id],
             )
@@ -100,6 +102,25 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
         "passed": [[line["timesteps"], line["elapsed_s"] - result.compile_s] for line in lines],
         "episodes": [[int(s), float(r)] for s, r in zip(steps, returns, strict=True)],
     }
+
+
+def worker_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What of the options is about workers, where there are any; the peers step by themselves."""
+    if not options.workers:
+        return {}
+    settings: dict[str, Any] = {"workers": options.workers}
+    if options.schedule is not None:
+        settings["schedule"] = options.schedule
+    if options.overlap:
+        settings["overlap"] = True
+    return settings
+
+
+def worker_suffix(options: argparse.Namespace) -> str:
+    """What tells a result with workers from one without."""
+    return "".join(f"_{name}{value}" for name, value in worker_settings(options).items()).replace(
+        "overlapTrue", "overlap"
+    )
 
 
 def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
@@ -269,6 +290,8 @@ def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[st
         *("--env-id", options.env_id, "--timesteps", str(options.timesteps)),
         *("--seed", str(seed), "--threads", str(options.threads), "--compile", options.compile),
         *("--algorithm", options.algorithm, "--precision", options.precision),
+        *("--workers", str(options.workers), *(["--overlap"] if options.overlap else [])),
+        *(["--schedule", options.schedule] if options.schedule is not None else []),
     ]
     with tempfile.TemporaryDirectory() as cache:
         cold = {"TORCHINDUCTOR_CACHE_DIR": cache} if getattr(options, "cold", False) else {}
@@ -311,6 +334,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timesteps", type=int, help="default: the algorithm's")
     parser.add_argument("--threads", type=int, help="default: the algorithm's")
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--workers", type=int, default=0, help="hotloop's; 0: none")
+    parser.add_argument("--schedule", choices=["barrier", "variable", "async"])
+    parser.add_argument("--overlap", action="store_true", help="ppo: collect while learning")
 
 
 def complete(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -321,6 +347,10 @@ def complete(parser: argparse.ArgumentParser, options: argparse.Namespace) -> No
         parser.error(f"{algorithm} has settings for {', '.join(SETTINGS[algorithm])}")
     options.timesteps = options.timesteps or TIMESTEPS[algorithm]
     options.threads = options.threads or THREADS[algorithm]
+    if not options.workers and (options.overlap or options.schedule):
+        parser.error("--overlap and --schedule need --workers")
+    if options.overlap and algorithm != "ppo":
+        parser.error(f"{algorithm} has no --overlap: it learns from what has come, always")
 
 
 def main() -> int:
@@ -398,6 +428,7 @@ def main() -> int:
             "timesteps": options.timesteps,
             "compile": options.compile,
             "precision": options.precision,
+            **worker_settings(options),
             "cache": "cold" if options.cold else "warm",
         },
         "summaries": summaries,
@@ -413,6 +444,7 @@ def main() -> int:
     how = "" if options.compile == "on" else f"_{options.compile}"
     how += "_cold" if options.cold else ""
     how += "" if options.precision == "float32" else f"_{options.precision}"
+    how += worker_suffix(options)
     path = storage.save(f"train_{options.algorithm}_{options.env_id}{how}", result)
     for name, values in summaries.items():
         rate, total = values["steps_per_s"], values["total_s"]

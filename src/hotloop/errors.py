@@ -7,6 +7,7 @@
     ├── SpaceError         an observation or action space that is not supported (ValueError)
     ├── MissingExtraError  a library that an optional extra brings is not installed (ImportError)
     ├── EnvironmentFailure an environment raised, or gave what its spaces rule out (RuntimeError)
+    │   └── NonFiniteStep  it gave NaN or infinity, in steps that may have followed each other
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
     ├── OutputError        a file that was asked for can't be written (OSError)
     ├── ReplayError        what a replay buffer can't take or give (ValueError)
@@ -54,6 +55,10 @@ class MissingExtraError(HotloopError, ImportError):
 
 class EnvironmentFailure(HotloopError, RuntimeError):
     """An environment raised, or gave what its own spaces rule out."""
+
+
+class NonFiniteStep(EnvironmentFailure):
+    """An environment's step gave NaN or infinity: nothing that follows can be learned from."""
 
 
 class RunDirectoryError(HotloopError, OSError):

@@ -129,7 +129,7 @@ def follow(target, module, tau):
 
 def doubles(batch):
     """A batch in float64; whole numbers stay what they are."""
-    return Batch(*[x.double() if x.is_floating_point() else x for x in batch])
+    return Batch(*[x.double() if x is not None and x.is_floating_point() else x for x in batch])
 
 
 # --- updates -------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def learn(networks, optimizer, batch, orders, config):
     for order in orders:
         for start in range(0, config.batch_size, config.minibatch_size):
             rows = order[start : start + config.minibatch_size]
-            obs, action, old_log_prob, old_value, advantages, returns = (x[rows] for x in batch)
+            obs, action, old_log_prob, old_value, advantages, returns = (x[rows] for x in batch[:6])
             distribution = networks.distribution(obs)
             log_ratio = distribution.log_prob(action) - old_log_prob
             ratio = log_ratio.exp()

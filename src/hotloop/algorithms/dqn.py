@@ -26,7 +26,7 @@ from torch.nn.functional import huber_loss
 from hotloop.algorithms import off_policy
 from hotloop.algorithms.batches import Batch
 from hotloop.algorithms.off_policy import OffPolicyConfig
-from hotloop.algorithms.session import open_session
+from hotloop.algorithms.session import Specs, open_session
 from hotloop.learner import (
     AdamState,
     Execution,
@@ -321,18 +321,10 @@ def train(
         network_name=None,
         on_report=on_report,
         resume_from=resume_from,
+        collecting=lambda config: off_policy.collecting(config, _make_actor),
     ) as session:
-        # A dueling network's last hidden layer is one for each stream, side by side.
-        sizes = tuple(config.hidden_sizes)
-        if config.dueling:
-            sizes = (*sizes[:-1], 2 * sizes[-1])
-        actor = Actor(
-            kind="action_values",
-            obs_spec=session.envs.obs_spec,
-            action_spec=session.envs.action_spec,
-            hidden_sizes=sizes,
-            activation=config.activation,
-        )
+        config = session.chosen(config)
+        actor = _make_actor(config, session.envs)
         fraction = config.exploration_fraction * config.total_timesteps / config.num_envs
         return off_policy.run(
             config,
@@ -344,3 +336,17 @@ def train(
                 epsilon_steps=max(1, round(fraction)),
             ),
         )
+
+
+def _make_actor(config: Config, envs: Specs) -> Actor:
+    # A dueling network's last hidden layer is one for each stream, side by side.
+    sizes = tuple(config.hidden_sizes)
+    if config.dueling:
+        sizes = (*sizes[:-1], 2 * sizes[-1])
+    return Actor(
+        kind="action_values",
+        obs_spec=envs.obs_spec,
+        action_spec=envs.action_spec,
+        hidden_sizes=sizes,
+        activation=config.activation,
+    )

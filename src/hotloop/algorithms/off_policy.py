@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from hotloop.algorithms.batches import Batch, Batches
-from hotloop.algorithms.session import Session
+from hotloop.algorithms.session import Collecting, Session, Specs
 from hotloop.algorithms.shares import Shares
 from hotloop.errors import (
     CheckpointError,
@@ -248,6 +248,9 @@ class OffPolicyConfig(RunConfig):
         return -(-self.first_learned // self.num_envs)
 
 
+AnyOffPolicyConfig = TypeVar("AnyOffPolicyConfig", bound=OffPolicyConfig)
+
+
 class Learner(Protocol):
     """The owner of all that learning changes.
 
@@ -286,6 +289,17 @@ class Learner(Protocol):
     def load(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> None:
         """Go on from a checkpoint and its arrays."""
         ...
+
+
+def collecting(
+    config: AnyOffPolicyConfig, make_actor: Callable[[AnyOffPolicyConfig, Specs], Actor]
+) -> Collecting:
+    """How these algorithms collect."""
+    return Collecting(
+        plan=config.plan(),
+        make_network=lambda envs: make_actor(config, envs),
+        uneven="async",
+    )
 
 
 def run(

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotloop.algorithms.session import Session, open_session
+from hotloop.algorithms.session import Collecting, Session, Specs, open_session
 from hotloop.envs import environment_name
 from hotloop.errors import ConfigError, NonFiniteUpdate
 from hotloop.learner import (
@@ -49,7 +49,7 @@ from hotloop.policies import (
     make_network,
     networks,
 )
-from hotloop.rollouts import Environments, Plan, RolloutState, equal_shares, flatten_valid
+from hotloop.rollouts import Plan, RolloutState, equal_shares, flatten_valid
 from hotloop.runs import Checkpoint, OnReport, Result, RunConfig, check_fields
 from hotloop.timing import span
 from hotloop.types import Array
@@ -177,6 +177,15 @@ class Config(RunConfig):
         """Gradient steps in the whole run."""
         num_iterations = -(-self.total_timesteps // self.batch_size)
         return num_iterations * self.update_epochs * self.num_minibatches
+
+    def plan(self) -> Plan:
+        """How fragments are collected."""
+        return Plan(
+            num_steps=self.num_steps,
+            seed=self.seed,
+            schedule=self.schedule,
+            overlap=self.overlap,
+        )
 
 
 class Batch(NamedTuple):
@@ -440,13 +449,17 @@ def train(
         network_name=None if network is None else environment_name(network),
         on_report=on_report,
         resume_from=resume_from,
+        collecting=lambda config: Collecting(
+            plan=config.plan(),
+            make_network=lambda envs: _make_network(config, envs, network),
+            uneven="variable",
+        ),
     ) as session:
+        config = session.chosen(config)
         return _train(config, session, _make_network(config, session.envs, network))
 
 
-def _make_network(
-    config: Config, envs: Environments, network: str | Callable[..., Any] | None
-) -> Network:
+def _make_network(config: Config, envs: Specs, network: str | Callable[..., Any] | None) -> Network:
     if network is not None:
         return make_network(network, envs.obs_spec, envs.action_spec)
     return ActorCritic(
@@ -471,13 +484,7 @@ def _train(config: Config, session: Session, network: Network) -> Result:
             gamma=config.gamma,
         )
         policy = ActingPolicy(network, learner.snapshot(0, normalizer.obs_scale))
-        plan = Plan(
-            num_steps=config.num_steps,
-            seed=config.seed,
-            schedule=config.schedule,
-            overlap=config.overlap,
-        )
-        rollout = session.rollout(policy, plan)
+        rollout = session.rollout(policy, config.plan())
     session.check_network(network)
     described = network.to_json()
     iteration, began_anew = 0, []

@@ -27,7 +27,7 @@ from torch import Tensor
 from hotloop.algorithms import off_policy
 from hotloop.algorithms.batches import Batch
 from hotloop.algorithms.off_policy import OffPolicyConfig
-from hotloop.algorithms.session import open_session
+from hotloop.algorithms.session import Specs, open_session
 from hotloop.algorithms.twin_critics import CRITIC_METRICS, Networks, step_critics
 from hotloop.errors import ConfigError
 from hotloop.learner import (
@@ -377,14 +377,10 @@ def train(
         network_name=None,
         on_report=on_report,
         resume_from=resume_from,
+        collecting=lambda config: off_policy.collecting(config, _make_actor),
     ) as session:
-        actor = Actor(
-            kind="squashed_gaussian",
-            obs_spec=session.envs.obs_spec,
-            action_spec=session.envs.action_spec,
-            hidden_sizes=tuple(config.hidden_sizes),
-            activation=config.activation,
-        )
+        config = session.chosen(config)
+        actor = _make_actor(config, session.envs)
         return off_policy.run(
             config,
             session,
@@ -392,3 +388,13 @@ def train(
             learner=Learner(config, actor),
             exploration=Exploration(random_steps=config.random_steps()),
         )
+
+
+def _make_actor(config: Config, envs: Specs) -> Actor:
+    return Actor(
+        kind="squashed_gaussian",
+        obs_spec=envs.obs_spec,
+        action_spec=envs.action_spec,
+        hidden_sizes=tuple(config.hidden_sizes),
+        activation=config.activation,
+    )

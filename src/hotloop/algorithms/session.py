@@ -8,21 +8,23 @@ way for all of them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 
 from hotloop import timing
-from hotloop.envs import VectorEnv, environment_name, make_vec
+from hotloop.envs import ActionSpec, ObsSpec, VectorEnv, environment_name, make_vec
 from hotloop.errors import CheckpointError, ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Execution, torch_threads
 from hotloop.policies import ActingPolicy, Network
-from hotloop.rollouts import Environments, InlineEnvironments, Plan, Rollout
+from hotloop.rollouts import Environments, InlineEnvironments, Plan, Rollout, Schedule
+from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import check_filmable, record_video
 from hotloop.runs import (
@@ -40,12 +42,43 @@ from hotloop.runs.tracking import Trackers, open_trackers
 from hotloop.timing import span
 from hotloop.types import Episode
 
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+
+
+class Specs(Protocol):
+    """Whatever has spaces."""
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """Shape, dtype and layout of one observation."""
+        ...
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        """Kind, shape and bounds of one action."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collecting:
+    """How an algorithm collects: what `workers` 'auto' goes by.
+
+    Attributes:
+        plan: as it is configured.
+        make_network: what acts, for environments with these spaces.
+        uneven: the schedule that the algorithm can learn from, and that waits for no worker.
+    """
+
+    plan: Plan
+    make_network: Callable[[Specs], Network]
+    uneven: Schedule
+
 
 class Session:
     """One training, from its directory to its result. Made by `open_session`.
 
     Attributes:
-        config: the algorithm's configuration.
+        config: the algorithm's configuration; what it left to be chosen is.
         run: the run directory.
         envs: the training environments.
         resumed_from: the checkpoint to go on from; None for a run that begins.
@@ -60,6 +93,7 @@ class Session:
         is_resumed: bool,
         resumed_from: Checkpoint | None,
         on_report: OnReport | None,
+        collecting: Callable[[Any], Collecting],
     ) -> None:
         self.config = config
         self.run = run
@@ -68,8 +102,10 @@ class Session:
         self._environment = environment
         self._is_resumed = is_resumed
         self._on_report = on_report
+        self._collecting_of = collecting
         self._network: Network
-        self._rollout: Rollout
+        self._rollout: Rollout | None = None
+        self._num_dropped = 0
         self._eval_envs: VectorEnv | None = None
         self._trackers: Trackers | None = None
         self._status: Literal["finished", "stopped", "failed"] = "failed"
@@ -84,6 +120,11 @@ class Session:
                 self._best = None  # it gave way to a better one, after which this run goes back
 
     # --- what an algorithm calls ------------------------------------------------------------------
+
+    def chosen(self, config: AnyConfig) -> AnyConfig:
+        """The configuration that the session was opened with; what it left to be chosen is."""
+        assert type(self.config) is type(config)
+        return cast("AnyConfig", self.config)
 
     def check_network(self, network: Network) -> None:
         """Say which network is trained.
@@ -162,6 +203,7 @@ class Session:
             self._on_report,
             execution=execution,
             resumed=resumed,
+            workers=self._describe_workers(),
         )
         if checkpoint is not None:
             self._progress.load(checkpoint.state["session"]["progress"])
@@ -189,6 +231,7 @@ class Session:
             "episode_returns": [e.undiscounted_return for e in episodes],
             "episode_lengths": [e.length for e in episodes],
             **metrics,
+            **self._accounts(),
         }
         evaluation = None
         every, total = config.eval_interval, config.total_timesteps
@@ -221,6 +264,7 @@ class Session:
     ) -> Result:
         """The training has ended; its updates ran so."""
         self._status = "stopped" if is_stopped else "finished"
+        assert self._rollout is not None
         return Result(
             policy=policy,
             run_dir=self.run.path,
@@ -230,6 +274,7 @@ class Session:
             status=self._status,
             execution="\n".join(dict.fromkeys(one.summary() for one in executions)),
             compile_s=sum(one.compile_s for one in executions),
+            accounting=self._rollout.accounting().to_json(),
         )
 
     # --- what happens around the loop -------------------------------------------------------------
@@ -295,7 +340,10 @@ class Session:
         config, environment, checkpoint = self.config, self._environment, self.resumed_from
         exits.callback(timing.stop)
         timing.start(self.run.path / "timing", component="learner")
+        exits.callback(self._keep_accounting)
         with span("make_envs"):
+            if config.workers == "auto":
+                config = self.config = self._choose()
             self.envs = self._make_environments(_next_episode(checkpoint))
             exits.callback(self.envs.close)
             if config.eval_interval is not None:
@@ -351,6 +399,86 @@ class Session:
             raise
         return InlineEnvironments(groups)
 
+    def _choose(self) -> RunConfig:
+        """The configuration with what `workers` 'auto' comes to, which is written down."""
+        from hotloop.rollouts.forecast import to_json
+        from hotloop.rollouts.probe import probe
+
+        config = self.config
+        collecting = self._collecting_of(config)
+        if config.backend == "inline":
+            options: dict[str, Any] = {"workers": 0}
+            about: dict[str, Any] = {"summary": "none: `backend` is 'inline'"}
+        else:
+            choice = probe(
+                self._environment,
+                collecting.make_network,
+                collecting.plan,
+                num_envs=config.num_envs,
+                num_left=config.total_timesteps,
+                uneven=collecting.uneven,
+                env_kwargs=config.env_kwargs,
+            )
+            options = {"workers": choice.taken.workers, "schedule": choice.taken.schedule}
+            if choice.fragment_steps is not None:
+                options["fragment_steps"] = choice.fragment_steps
+            about = to_json(choice)
+        chosen = dataclasses.replace(config, **options)
+        self.run.keep_choice(options, about)
+        return chosen
+
+    @property
+    def _plan(self) -> Plan:
+        return self._collecting_of(self.config).plan
+
+    def _describe_workers(self) -> str:
+        """What steps the environments; nothing where nobody asked."""
+        choice, config, plan = self.run.choice, self.config, self._plan
+        if choice is not None:
+            return choice["summary"]
+        if not config.workers:
+            return ""
+        each = config.num_envs // config.num_groups
+        where = "" if config.has_workers else ", inline"
+        overlap = ", overlapping with learning" if plan.overlap else ""
+        return f"{config.workers} × {each} environments, {plan.schedule}{overlap}{where}"
+
+    def _accounts(self) -> dict[str, float]:
+        """What a line of metrics says of collecting, where there is anything to say."""
+        assert self._rollout is not None
+        plan = self._plan
+        accounting = self._rollout.accounting(with_workers=False)
+        line: dict[str, float] = {}
+        dropped = sum(accounting.dropped.values())
+        if dropped > self._num_dropped:
+            line["dropped"], self._num_dropped = dropped - self._num_dropped, dropped
+        if plan.schedule != "barrier" or plan.overlap:
+            line["policy_age_mean"], line["policy_age_max"] = accounting.policy_age
+        return line
+
+    def _keep_accounting(self) -> None:
+        """What became of every transition, and what each worker did: `accounting.json`."""
+        choice = self.run.choice
+        if self._rollout is None or not (self.config.workers or choice):
+            return
+        accounting = self._rollout.accounting()
+        told = {"collected_per_s": self._collected_per_s(accounting)}
+        if choice is not None and "taken" in choice:
+            told["forecast_per_s"] = choice["taken"]["steps_per_s"]
+        self.run.write_json("accounting.json", {**accounting.to_json(), **told})
+
+    def _collected_per_s(self, accounting: Accounting) -> float | None:
+        """Transitions for each second of collecting: of the learner's, or, where workers collect
+        while it learns, of theirs."""
+        plan = self._plan
+        if accounting.workers and (plan.overlap or plan.schedule == "async"):
+            return sum(worker.active_steps_per_s for worker in accounting.workers)
+        try:
+            collect = timing.current().tree().find("collect")
+        except KeyError:
+            return None
+        return accounting.trained / (collect.total_ns / 1e9) if collect.total_ns else None
+
     def _explain(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Keep what the update learned from, and say which it was."""
         iteration = self._at("iteration") + 1
@@ -375,13 +503,14 @@ class Session:
 
 @contextmanager
 def open_session(
-    config: RunConfig,
+    config: AnyConfig,
     *,
     algorithm: str,
     env: str | Callable[..., Any] | None,
     network_name: str | None,
     on_report: OnReport | None,
     resume_from: str | Path | None,
+    collecting: Callable[[AnyConfig], Collecting],
 ) -> Iterator[Session]:
     """A training's surroundings; whatever ends the body, what was learned is kept.
 
@@ -392,6 +521,7 @@ def open_session(
         network_name: of the user's own network; None for one of ours.
         on_report: is told of each iteration.
         resume_from: a run directory, or a checkpoint in one, to go on from.
+        collecting: how the algorithm collects with such a configuration.
 
     Raises:
         ConfigError, UnknownNameError, SpaceError, MissingExtraError: before anything starts.
@@ -416,7 +546,9 @@ def open_session(
                     network=network_name,
                 )
             else:
-                run, checkpoint = _reopen(config, Path(resume_from), algorithm=algorithm, env=name)
+                run, config, checkpoint = _reopen(
+                    config, Path(resume_from), algorithm=algorithm, env=name
+                )
         session = Session(
             config,
             run,
@@ -424,6 +556,7 @@ def open_session(
             is_resumed=not is_new,
             resumed_from=checkpoint,
             on_report=on_report,
+            collecting=collecting,
         )
         exits.enter_context(torch_threads(config.torch_threads))
         session._open_parts(exits)
@@ -459,9 +592,10 @@ def _next_episode(checkpoint: Checkpoint | None) -> int:
 
 
 def _reopen(
-    config: RunConfig, path: Path, *, algorithm: str, env: str
-) -> tuple[RunDirectory, Checkpoint | None]:
-    """A run and its checkpoint to go on from; None where it was killed before it saved one."""
+    config: AnyConfig, path: Path, *, algorithm: str, env: str
+) -> tuple[RunDirectory, AnyConfig, Checkpoint | None]:
+    """A run, the configuration with what was chosen for it, and its checkpoint to go on from; None
+    where it was killed before it saved one."""
     folder, name = path, "last"
     if path.parent.name == "checkpoints" and not (path / "config.json").is_file():
         folder, name = path.parent.parent, path.name
@@ -477,6 +611,11 @@ def _reopen(
             f"{folder} is a run on '{stored['env_id']}', got '{env}': resume it with that "
             "environment, or train anew"
         )
+    choice = run.choice
+    if choice is not None:
+        asked = choice["asked"]
+        if all(getattr(config, name) == value for name, value in asked.items()):
+            config = replace(config, **choice["chosen"])
     changed = changed_fields(config, stored["config"])
     if changed:
         raise ConfigError(
@@ -498,4 +637,4 @@ def _reopen(
     except BaseException:
         run.close()
         raise
-    return run, checkpoint
+    return run, config, checkpoint

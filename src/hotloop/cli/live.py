@@ -44,7 +44,8 @@ class LiveLine:
         """Draw `report`, unless the last drawing is too recent."""
         if self.report is None:
             self._first_timesteps = report.timesteps
-            for line in (report.resumed, f"update: {report.execution}"):
+            workers = report.workers and f"workers: {report.workers}"
+            for line in (report.resumed, workers, f"update: {report.execution}"):
                 if line:
                     self._print(line)
         self.report = report

@@ -175,7 +175,8 @@ def train(algorithm: Any, config: Any, **options: Any) -> int:
 
 
 def _conclude(live: LiveLine) -> None:
-    """Print the timing tree, the largest cost, the curve and what to do next."""
+    """Print the timing trees, the largest cost, the curve and what to do next."""
+    from hotloop.cli.workers import print_workers
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import episodes_of, learning_curve, sparkline
 
@@ -194,6 +195,7 @@ def _conclude(live: LiveLine) -> None:
             continue
         print(f"\n{timing.render(tree)}\n\nThe largest cost is {cost}.")
         print(f"Recording this took {timing.cost_share(recording):.2%} of it.")
+    print_workers(report.run_dir)
     run = RunDirectory.open(report.run_dir)
     steps, returns = episodes_of(run)
     if len(returns):

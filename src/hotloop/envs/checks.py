@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import EnvironmentFailure, ShapeError
+from hotloop.errors import EnvironmentFailure, NonFiniteStep, ShapeError
 from hotloop.types import Array, Fragment
 
 
@@ -108,7 +108,7 @@ def check_finite(
         first_step: steps of each environment before this fragment, for the message.
 
     Raises:
-        EnvironmentFailure: names environment, step, field and value.
+        NonFiniteStep: names environment, step, field and value.
     """
     for name, array in (("next_obs", fragment.next_obs), ("reward", fragment.reward)):
         taken = array[:num_steps]
@@ -120,7 +120,7 @@ def check_finite(
         step, env, *position = (int(index) for index in np.argwhere(~finite)[0])
         value = taken[(step, env, *position)]
         where = f"[{', '.join(map(str, position))}]" if position else ""
-        raise EnvironmentFailure(
+        raise NonFiniteStep(
             f"environment {first_env + env}, its step {first_step + step} (counted over all "
             f"episodes): `{name}{where}` must be finite, got {value}: look for a division by zero "
             "or a simulation that diverged, and end the episode before it does"

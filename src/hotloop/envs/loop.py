@@ -102,6 +102,12 @@ class EnvLoop:
 
     can_replay = True
 
+    @property
+    def time_limit(self) -> int | None:
+        """Steps of the first environment until an episode is truncated; None: not known."""
+        limit = self._time_limits[0]
+        return limit if limit < _NEVER else None
+
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
         if first_episode is not None:

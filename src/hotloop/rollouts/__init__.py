@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from hotloop.rollouts.accounting import Accounting, WorkerAccount
 from hotloop.rollouts.batch import equal_shares, flatten_valid
+from hotloop.rollouts.forecast import Choice
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
 from hotloop.rollouts.protocol import Environments, Plan, Rollout, Schedule
 from hotloop.rollouts.state import RolloutState
 
 __all__ = [
     "Accounting",
+    "Choice",
     "Environments",
     "InlineEnvironments",
     "InlineRollout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,19 @@ class WorkerAccount:
     reset_p99_s: float = float("nan")
     lived_s: float = 0.0
 
+    @property
+    def active_steps_per_s(self) -> float:
+        """Transitions for each second that it stepped, reset and acted; 0 where it did not."""
+        active_s = self.lived_s * (self.step_share + self.reset_share + self.act_share)
+        return self.steps / active_s if active_s else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain numbers; None where there is none."""
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in vars(self).items()
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Accounting:
@@ -71,7 +85,7 @@ class Accounting:
             "in_flight": self.in_flight,
             "policy_age_mean": self.policy_age[0],
             "policy_age_max": self.policy_age[1],
-            "workers": [vars(worker) for worker in self.workers],
+            "workers": [worker.to_json() for worker in self.workers],
         }
 
 

@@ -189,7 +189,7 @@ class InlineRollout:
         """The episodes that ended since the last call."""
         return [episode for c in self._collectors for episode in c.envs.pop_episodes()]
 
-    def accounting(self) -> Accounting:
+    def accounting(self, *, with_workers: bool = True) -> Accounting:
         """See `Rollout.accounting`."""
         dropped = self._num_rows - self._num_valid
         return Accounting(

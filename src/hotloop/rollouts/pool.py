@@ -42,6 +42,7 @@ class WorkerProcess:
         ready: what it said of its environments; None: nothing yet.
         is_set_up: whether it was told what to collect.
         error: the message that it ended with.
+        began_ns: when it was started, on the monotonic clock.
     """
 
     def __init__(self, number: int, timing_dir: Path, greeting: Mapping[str, Any]) -> None:
@@ -49,7 +50,7 @@ class WorkerProcess:
         self.ready: dict[str, Any] | None = None
         self.is_set_up = False
         self.error: dict[str, Any] | None = None
-        self.began_at = time.monotonic()
+        self.began_ns = time.monotonic_ns()
         self.channel, theirs = Channel.pair()
         environment = {
             **dict.fromkeys(_THREADS, "1"),
@@ -258,7 +259,7 @@ class WorkerPool:
             EnvironmentFailure: something failed too often.
         """
         worker = self.workers[number]
-        worker.error = {"message": why, "traceback": "", "is_ours": True, "is_environment": True}
+        worker.error = {"message": why, "traceback": "", "can_be_mended": True}
         worker.kill()
         self._replace(worker)
 
@@ -299,7 +300,8 @@ class WorkerPool:
         while any(worker.ready is None for worker in self.workers):
             self.look(1.0)
             for worker in self.workers:
-                limit, age_s = self.step_timeout_s, time.monotonic() - worker.began_at
+                limit = self.step_timeout_s
+                age_s = (time.monotonic_ns() - worker.began_ns) / 1e9
                 if worker.ready is None and limit is not None and age_s > limit:
                     raise EnvironmentFailure(
                         f"worker {worker.number}: making its environments must take no more than "
@@ -350,10 +352,9 @@ class WorkerPool:
             error = {
                 "message": f"its process ended with {how}{hint}",
                 "traceback": "",
-                "is_ours": True,
-                "is_environment": True,
+                "can_be_mended": True,
             }
-        if self._rollout is None or not (error["is_ours"] and error["is_environment"]):
+        if self._rollout is None or not error["can_be_mended"]:
             self._raise(worker.number, error)
         self._count_failure(worker.number, error)
         self.restarts[worker.number] += 1

@@ -25,6 +25,7 @@ from hotloop.rollouts.accounting import Accounting, WorkerAccount, shares_of
 from hotloop.rollouts.channel import Closed
 from hotloop.rollouts.protocol import Plan
 from hotloop.rollouts.shared import (
+    ACTING,
     BEGUN,
     DONE,
     EPISODE,
@@ -33,6 +34,7 @@ from hotloop.rollouts.shared import (
     NUM_SLOTS,
     STARTED,
     STEPPED,
+    TAKEN,
     WAITING,
     create,
 )
@@ -103,13 +105,15 @@ class ProcessRollout:
         self._trained = 0
         self._ages = [0, 0, 0]  # rows, their versions' ages summed, the greatest
         self._account: Accounting | None = None
+        self._looked_at = 0.0
         self.publish(policy.snapshot)
 
     # --- the protocol -----------------------------------------------------------------------------
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`."""
-        self._shared.weights.write(snapshot)
+        if self._account is None:  # else there is nobody left
+            self._shared.weights.write(snapshot)
         self._version = snapshot.version
         if snapshot.params is self._published and snapshot.obs_scale is None:
             self.policy.refresh(snapshot.version)
@@ -138,12 +142,7 @@ class ProcessRollout:
         """See `Rollout.updates_allowed`."""
         if self._plan.schedule != "async":
             return None
-        oldest = self._version
-        for memory, group in zip(self._memory, self._groups, strict=True):
-            if memory.words[BEGUN] > group.taken:
-                which, t = memory.place(group.taken)
-                oldest = min(oldest, int(memory.versions[which][t]))
-        return max(0, self._plan.max_policy_age - (self._version - oldest))
+        return self._updates_until_too_old([group.taken for group in self._groups])
 
     def pop_episodes(self) -> list[Episode]:
         """See `Rollout.pop_episodes`."""
@@ -171,7 +170,9 @@ class ProcessRollout:
         self.num_transitions = state["num_transitions"]
         if not state["episodes"]:
             return []
-        self._resume = arrays, state
+        actions = {name: array for name, array in arrays.items() if name.startswith("actions.")}
+        # Kept: who dies before the first row is brought there again.
+        self._resume = actions, state
         for group, vector_steps in zip(self._groups, state["vector_steps"], strict=True):
             group.first_row = group.taken = vector_steps
         self._set_up()
@@ -184,12 +185,13 @@ class ProcessRollout:
                 anew = self._began_anew[worker] or []
                 self._continue_group(worker, group, anew)
                 began_anew += [worker * self._num_envs + i for i in anew]
-        self._resume = None
         return began_anew
 
-    def accounting(self) -> Accounting:
+    def accounting(self, *, with_workers: bool = True) -> Accounting:
         """See `Rollout.accounting`."""
-        return self._account if self._account is not None else self._count(is_over=False)
+        if self._account is not None:
+            return self._account
+        return self._count(is_over=False, with_workers=with_workers)
 
     def close(self) -> None:
         """See `Rollout.close`."""
@@ -236,7 +238,7 @@ class ProcessRollout:
         words = memory.words
         row = words[STEPPED]
         self._lost["worker died"] += self._num_envs * (words[BEGUN] - row)
-        words[BEGUN], words[STARTED], words[WAITING] = row, 0, 0
+        words[BEGUN], words[STARTED], words[WAITING], words[ACTING] = row, 0, 0, -1
         if row > group.first_row:
             group.cuts[row] = words[EPISODE] + 1
         if row > group.taken:
@@ -254,6 +256,9 @@ class ProcessRollout:
         if self._account is None:
             self._account = self._count(is_over=True)
             os.close(self._fd)
+            # The pool and this know each other: the memory shall not wait for them to be found.
+            self._memory = []
+            del self._shared
 
     # --- the schedules ----------------------------------------------------------------------------
 
@@ -283,8 +288,28 @@ class ProcessRollout:
     def _collect_async(self) -> list[int]:
         """All there is, first ready first; and what would become too old must have come."""
         minimum = -(-self._plan.minimum // self._num_envs)
-        self._wait(lambda: sum(self._available()) >= minimum and self.updates_allowed() != 0)
+
+        def is_enough() -> bool:
+            if sum(self._available()) < minimum:
+                return False
+            # What is still in the making; what has come is taken now.
+            return self._updates_until_too_old([m.words[DONE] for m in self._memory]) > 0
+
+        self._wait(is_enough)
         return self._available()
+
+    def _updates_until_too_old(self, rows: Sequence[int]) -> int:
+        """How many versions the policy may advance before each worker's row, which it may have
+        begun, is older than it may be."""
+        oldest = self._version
+        for memory, row in zip(self._memory, rows, strict=True):
+            acting = memory.words[ACTING]
+            if acting >= 0:
+                oldest = min(oldest, acting)
+            if memory.words[BEGUN] > row:
+                which, t = memory.place(row)
+                oldest = min(oldest, int(memory.versions[which][t]))
+        return max(0, self._plan.max_policy_age - (self._version - oldest))
 
     def _available(self) -> list[int]:
         """Rows of each worker that may be taken."""
@@ -296,7 +321,11 @@ class ProcessRollout:
             self._num_steps * len(self._groups)
         )
         for worker, (memory, group) in enumerate(zip(self._memory, self._groups, strict=True)):
-            memory.words[LIMIT] = group.taken + NUM_SLOTS * self._num_steps
+            # A row's last act is to write the next one's observation: where that stands within a
+            # slot, it may be the one of the first row that was not taken.
+            is_within = group.taken % self._num_steps > 0
+            memory.words[TAKEN] = group.taken
+            memory.words[LIMIT] = group.taken + NUM_SLOTS * self._num_steps - is_within
             if memory.words[WAITING]:
                 self._nudge(worker)
 
@@ -319,15 +348,19 @@ class ProcessRollout:
     def _wait(self, is_enough: Any) -> None:
         if is_enough():
             self._pool.look(0.0)  # what failed meanwhile
+            self._check_deadlines_at_times()
             return
         with span("wait_for_workers", kind="wait"):
-            looked_at = time.monotonic()
             while not is_enough():
                 self._pool.look(_LOOK_S)
-                now = time.monotonic()
-                if now - looked_at > 10 * _LOOK_S:
-                    looked_at = now
-                    self._check_deadlines()
+                self._check_deadlines_at_times()
+
+    def _check_deadlines_at_times(self) -> None:
+        """Look at the deadlines, also where one worker's rows are all that is ever waited for."""
+        now = time.monotonic()
+        if now - self._looked_at > 10 * _LOOK_S:
+            self._looked_at = now
+            self._check_deadlines()
 
     def _check_deadlines(self) -> None:
         """Replace workers that are longer in one step than they may."""
@@ -336,12 +369,13 @@ class ProcessRollout:
             return
         now = time.monotonic_ns()
         for worker, memory in enumerate(self._memory):
-            started = memory.words[STARTED]
+            started, what = memory.words[STARTED], "a step of its environments, or a reset,"
+            if self._pool.workers[worker].ready is None:
+                started = self._pool.workers[worker].began_ns
+                what = "making its environments again"
             if started and now - started > limit_s * 1e9:
                 self._pool.replace(
-                    worker,
-                    f"a step of its environments, or a reset, took more than {limit_s:g} s "
-                    "(`step_timeout_s`)",
+                    worker, f"{what} took more than {limit_s:g} s (`step_timeout_s`)"
                 )
 
     # --- taking rows ------------------------------------------------------------------------------
@@ -355,6 +389,7 @@ class ProcessRollout:
         for memory, group in zip(self._memory, self._groups, strict=True):
             for word in (BEGUN, STEPPED, DONE, LIMIT):
                 memory.words[word] = group.first_row
+            memory.words[ACTING] = -1
         if self._plan.schedule == "async":
             self._grant_all()
         for worker in self._pool.workers:
@@ -408,6 +443,8 @@ class ProcessRollout:
 
         Gives the step from which on all belongs to the process that wrote the last row.
         """
+        if not group.cuts and fragment.valid.all():
+            return 0
         since, anew = 0, np.zeros((fragment.num_steps, self._num_envs), np.bool_)
         for row in sorted(row for row in group.cuts if row < stop):
             since = row - start
@@ -422,23 +459,29 @@ class ProcessRollout:
 
     def _pop_ended(self, group: _Group, fragment: Fragment, table: Array, since: int) -> None:
         """Keep the episodes that ended, and know which ones are running."""
-        told = table["length"] > 0
-        for t, i in np.argwhere(told).tolist():
-            total, length, episode = table[t, i].item()
-            self._episodes.append(Episode(fragment.first_env + i, episode, total, length))
         ended = fragment.terminated | fragment.truncated | ~fragment.valid
         group.has_ended = ended[-1]
-        ended, told = ended[since:], told[since:]
+        if since == 0 and not ended.any():  # most often, where fragments are short
+            group.lengths += len(ended)
+            return
+        # Not by the flags: what a process was cut off in may still be gone on with by a resumed run.
+        is_noted = table["length"] > 0
+        for t, i in np.argwhere(is_noted).tolist():
+            total, length, episode, _ = table[t, i].item()
+            self._episodes.append(Episode(fragment.first_env + i, episode, total, length))
+        if self._pool.can_replay:  # else a row that is not valid is the reset after an end
+            is_noted |= ~fragment.valid
         for i in range(self._num_envs):
-            ends, known = np.flatnonzero(ended[:, i]), np.flatnonzero(told[:, i])
-            if not len(ends):
-                group.lengths[i] += len(ended)
-                continue
-            group.lengths[i] = len(ended) - 1 - ends[-1]
-            if len(known):  # the last number that is told, and how many ended from there on
-                group.episodes[i] = table["episode"][since + known[-1], i]
-                ends = ends[ends >= known[-1]]
-            group.episodes[i] += len(ends)
+            ends = np.flatnonzero(is_noted[since:, i]) + since
+            last = ends[-1] if len(ends) else since - 1
+            resets = 0
+            if not self._pool.can_replay:
+                resets = int((~fragment.valid[last + 1 :, i]).sum())
+            steps = len(ended) - 1 - last - resets
+            if len(ends):
+                group.episodes[i], group.lengths[i] = table["following"][last, i], 0
+            group.episodes[i] += resets
+            group.lengths[i] += steps
 
     def _running(self, group: _Group) -> list[tuple[int, int]]:
         return list(zip(group.episodes.tolist(), group.lengths.tolist(), strict=True))
@@ -460,7 +503,7 @@ class ProcessRollout:
 
     # --- accounting -------------------------------------------------------------------------------
 
-    def _count(self, *, is_over: bool) -> Accounting:
+    def _count(self, *, is_over: bool, with_workers: bool = True) -> Accounting:
         stepped = sum(m.words[STEPPED] - g.first_row for m, g in self._each() if self._is_set_up)
         begun = sum(m.words[BEGUN] - m.words[STEPPED] for m, _ in self._each()) if is_over else 0
         lost = sum(self._lost.values())
@@ -476,7 +519,7 @@ class ProcessRollout:
             dropped=dict(dropped),
             in_flight=in_flight,
             policy_age=(ages / rows if rows else 0.0, greatest),
-            workers=self._worker_accounts(),
+            workers=self._worker_accounts() if with_workers else (),
         )
 
     def _each(self) -> Any:

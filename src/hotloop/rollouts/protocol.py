@@ -86,8 +86,12 @@ class Rollout(Protocol):
         """
         ...
 
-    def accounting(self) -> Accounting:
-        """What became of every transition until now, and what each worker does."""
+    def accounting(self, *, with_workers: bool = True) -> Accounting:
+        """What became of every transition until now, and what each worker does.
+
+        Args:
+            with_workers: look into the workers' timing, some ms each.
+        """
         ...
 
     def close(self) -> None:

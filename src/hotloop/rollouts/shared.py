@@ -25,16 +25,21 @@ NUM_SLOTS = 2
 # the start of the run; row r stands in slot (r // T) % 2, at r % T.
 LIMIT = 0  # the learner's: rows from this one on must not be begun
 GRANTS = 1  # and 2, the learner's: the publication to collect with, by the slot of the fragment
+TAKEN = 3  # the learner's: rows before this one were taken
 BEGUN = 8  # the worker's: rows that its environments were asked for
 STEPPED = 9  # rows that they answered
 DONE = 10  # rows that may be taken, evaluated too
 STARTED = 11  # when the step or the reset in progress began, in ns; 0: none is
 WAITING = 12  # whether it waits for a new limit
 EPISODE = 13  # the greatest number of its environments' running episodes
+ACTING = 14  # the version that it makes rows with; −1: it makes none
 _NUM_WORDS = 16
 
-# What a row says of an episode that ended in it; no length: none did.
-EPISODE_DTYPE = np.dtype([("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8")])
+# What a row says of an episode that ended in it; no length: none did. And the number of the one that
+# runs after it, in rows in which an episode ended or an environment failed.
+EPISODE_DTYPE = np.dtype(
+    [("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8"), ("following", "i8")]
+)
 
 
 class Arena:

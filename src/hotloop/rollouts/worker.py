@@ -21,11 +21,12 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.envs import VectorEnv, make_vec
-from hotloop.errors import EnvironmentFailure, HotloopError
+from hotloop.errors import EnvironmentFailure, HotloopError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, network_from_json
 from hotloop.rollouts.channel import Channel, Closed
 from hotloop.rollouts.collector import Collector
 from hotloop.rollouts.shared import (
+    ACTING,
     BEGUN,
     DONE,
     EPISODE,
@@ -33,6 +34,7 @@ from hotloop.rollouts.shared import (
     LIMIT,
     STARTED,
     STEPPED,
+    TAKEN,
     WAITING,
     SharedMemory,
     WorkerMemory,
@@ -72,6 +74,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _serve(channel: Channel, greeting: dict[str, Any]) -> None:
+    failures: list[HotloopError] = []
+
+    def on_failure(error: HotloopError) -> None:
+        failures.append(error)
+        _tell(channel, "failure", error)
+
     with span("make_envs"):
         envs = make_vec(
             greeting["env"],
@@ -81,7 +89,7 @@ def _serve(channel: Channel, greeting: dict[str, Any]) -> None:
             first_env=greeting["first_env"],
             first_episode=greeting["first_episode"],
             stagger=greeting["stagger"],
-            on_failure=lambda error: _tell(channel, "failure", error),
+            on_failure=on_failure,
         )
     try:
         channel.send(
@@ -99,7 +107,7 @@ def _serve(channel: Channel, greeting: dict[str, Any]) -> None:
             received = channel.receive(block=True)
         assert received is not None
         setup, arrays, fd = received
-        Worker(channel, envs, greeting, setup, fd).run(arrays)
+        Worker(channel, envs, failures, greeting, setup, fd).run(arrays)
     finally:
         envs.close()
 
@@ -110,6 +118,7 @@ class Worker:
     Args:
         channel: to the learner.
         envs: its environments.
+        failures: of environments that were made anew, since the list was emptied.
         greeting: who it is.
         setup: what to collect, and from which row on.
         fd: the shared memory.
@@ -119,12 +128,14 @@ class Worker:
         self,
         channel: Channel,
         envs: VectorEnv,
+        failures: list[HotloopError],
         greeting: dict[str, Any],
         setup: dict[str, Any],
         fd: int,
     ) -> None:
         self._channel = channel
         self._envs = envs
+        self._failures = failures
         self._setup = setup
         network = network_from_json(setup["network"])
         shared = SharedMemory(
@@ -174,7 +185,7 @@ class Worker:
             else:
                 room = min(num_steps - t, self._room())
                 first, stop = t, t + max(1, min(room, int(NOTIFY_S / self._row_s)))
-                self._load(self._weights.newest)
+                self._load_newest()
             began = time.monotonic()
             if t < stop:
                 self._collector.collect(slot, t, stop, self)
@@ -182,6 +193,7 @@ class Worker:
             now = time.monotonic()
             self._row_s += 0.1 * ((now - began) / max(stop - t, 1) - self._row_s)
             words[DONE] = self._row
+            words[ACTING] = -1
             if now - self._told_at >= NOTIFY_S or self._room() <= 0:
                 self._told_at = now
                 self._channel.nudge()
@@ -201,12 +213,14 @@ class Worker:
         """See `Watch`."""
         words, envs = self._words, self._envs
         episodes = envs.pop_episodes()
-        if episodes:
+        if episodes or self._failures:
+            self._failures.clear()
             table = self._memory.episodes[self._memory.place(self._row)[0]][t]
             first_env = self._memory.slots[0].fragment.first_env
             for one in episodes:
-                table[one.env - first_env] = one.undiscounted_return, one.length, one.episode
-            words[EPISODE] = max(words[EPISODE], *(number for number, _ in envs.running()))
+                table[one.env - first_env] = one.undiscounted_return, one.length, one.episode, 0
+            table["following"] = [number for number, _ in envs.running()]
+            self._note_episodes()
         self._row += 1
         words[STARTED] = 0
         words[STEPPED] = self._row
@@ -218,7 +232,10 @@ class Worker:
         room = self._words[LIMIT] - self._row
         if self._setup["schedule"] == "variable":
             left = self._total_limit[0] - sum([words[STEPPED] for words in self._all_words])
-            room = min(room, -(-left // len(self._all_words)))  # the others take their shares too
+            share = -(-left // len(self._all_words))  # the others take theirs too
+            if self._row == self._words[TAKEN]:
+                share = max(share, 1)  # a row of every worker is waited for, however late it comes
+            room = min(room, share)
         return room
 
     def _begin(self, arrays: dict[str, Any]) -> None:
@@ -230,7 +247,7 @@ class Worker:
             self._channel.send({"kind": "resumed", "began_anew": began_anew})
         else:
             self._collector.begin(first_episode=setup["first_episode"])
-        words[EPISODE] = max(number for number, _ in self._envs.running())
+        self._note_episodes()
         words[STARTED] = 0
         # What the worker before this one has stepped and not evaluated.
         done = words[DONE]
@@ -240,6 +257,12 @@ class Worker:
             self._collector.evaluate(self._memory.slots[which], t, t + self._row - done)
             words[DONE] = self._row
 
+    def _note_episodes(self) -> None:
+        """Tell which numbers were used, should another process have to go on."""
+        # A vector environment may begin its next episode in a call of its own.
+        greatest = max(number for number, _ in self._envs.running()) + (not self._envs.can_replay)
+        self._words[EPISODE] = max(self._words[EPISODE], greatest)
+
     def _load(self, number: int) -> None:
         """Act by a publication from now on."""
         if number == self._number:
@@ -247,6 +270,14 @@ class Worker:
         with span("load_weights", kind="transfer"):
             self._number, snapshot = self._weights.read(number)
             self._policy.load(snapshot)
+
+    def _load_newest(self) -> None:
+        """Act by what was published last, and let the learner know before it publishes more."""
+        while True:
+            self._load(self._weights.newest)
+            self._words[ACTING] = self._policy.version
+            if self._weights.newest == self._number:
+                return
 
     def _wait(self) -> None:
         words = self._words
@@ -272,8 +303,8 @@ def _tell(channel: Channel, kind: str, error: BaseException) -> None:
     message = {
         "kind": kind,
         "type": type(error).__name__,
-        "is_ours": isinstance(error, HotloopError),
-        "is_environment": isinstance(error, EnvironmentFailure),
+        "can_be_mended": isinstance(error, EnvironmentFailure)
+        and not isinstance(error, NonFiniteStep),
         "message": str(error),
         "traceback": where,
     }

@@ -168,6 +168,28 @@ class RunDirectory:
         self._write_text("metrics.jsonl", text)
         self.write_json("config.json", content)
 
+    def keep_choice(self, options: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        """Write down what was chosen where the configuration leaves a choice: a resumed run must
+        not choose again.
+
+        Args:
+            options: fields of the configuration, and what they are from now on.
+            about: why so.
+
+        Raises:
+            RunDirectoryError: it can't be written, or is damaged.
+        """
+        content = self._read_config()
+        asked = {name: content["config"][name] for name in options}
+        content["config"].update(options)
+        content["auto"] = {"asked": asked, "chosen": dict(options), **about}
+        self.write_json("config.json", content)
+
+    @property
+    def choice(self) -> dict[str, Any] | None:
+        """What `keep_choice` has written: `asked`, `chosen` and why; None: nothing."""
+        return self._read_config().get("auto")
+
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to `metrics.jsonl`; numbers that are not finite become null."""
         text = json.dumps({name: _finite(value) for name, value in line.items()}) + "\n"

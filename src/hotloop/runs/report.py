@@ -8,7 +8,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +63,8 @@ class Report:
         execution: how the updates run, and why so.
         evaluation: of this iteration's policy; None where none was due.
         resumed: where the run was resumed and what could not be, a sentence; empty if it was not.
+        workers: what steps the environments, and why so; empty if it is the learner's process as
+            by default.
     """
 
     run_dir: Path
@@ -75,6 +77,7 @@ class Report:
     execution: str = ""
     evaluation: Evaluation | None = None
     resumed: str = ""
+    workers: str = ""
 
     @property
     def steps_per_s(self) -> float:
@@ -95,6 +98,7 @@ class Progress:
         on_report: is told; may be None.
         execution: how the updates run, and why so.
         resumed: where the run was resumed.
+        workers: what steps the environments.
     """
 
     def __init__(
@@ -105,9 +109,11 @@ class Progress:
         *,
         execution: str = "",
         resumed: str = "",
+        workers: str = "",
     ) -> None:
         self._execution = execution
         self._resumed = resumed
+        self._workers = workers
         self._run_dir = run_dir
         self._total_timesteps = total_timesteps
         self._on_report = on_report
@@ -164,6 +170,7 @@ class Progress:
                     execution=self._execution,
                     evaluation=evaluation,
                     resumed=self._resumed,
+                    workers=self._workers,
                 )
             )
         )
@@ -182,6 +189,8 @@ class Result:
         status: whether it ran to its end, or `on_report` stopped it.
         execution: how the updates ran, and what compiling them brought.
         compile_s: seconds of `elapsed_s` that compiling took.
+        accounting: what became of every transition, and what each worker did with its time, until
+            then, as `hotloop.rollouts.Accounting.to_json` gives it.
     """
 
     policy: ActingPolicy
@@ -192,3 +201,4 @@ class Result:
     status: Literal["finished", "stopped"]
     execution: str
     compile_s: float = 0.0
+    accounting: Mapping[str, Any] = field(default_factory=dict, repr=False)

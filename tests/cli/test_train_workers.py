@@ -1,0 +1,90 @@
+"""`hotloop train … --workers`: what is told of the workers, at the start and at the end."""
+
+import json
+import re
+
+import pytest
+
+from hotloop.cli import main
+from hotloop.cli.workers import balance, shown
+from hotloop.rollouts import probe
+from hotloop.rollouts.forecast import Measured
+
+TINY = [
+    *("--num-envs", "4", "--num-steps", "32", "--num-minibatches", "2", "--update-epochs", "2"),
+    *("--total-timesteps", "512", "--compile", "off"),
+]
+
+
+def train(capsys, *args):
+    assert main(["train", "ppo", *TINY, *map(str, args)]) == 0
+    return capsys.readouterr().out
+
+
+def test_workers_are_told_of(capsys, tmp_path):
+    out = train(capsys, "--workers", 2, "--run-dir", tmp_path / "run")
+    assert out.startswith("workers: 2 × 2 environments, barrier\nupdate: ")
+    assert re.search(r"^2 workers +100\.0%", out, re.MULTILINE)  # their trees, merged
+    head = (
+        r"worker +steps +stepping +resetting +acting +waiting +step p50 +p99 +reset p50 +p99 "
+        r"+restarts +failures"
+    )
+    row = r"(?: \(slowest\))? +256(?: +\d+\.\d%){4}(?: +[\d.]+ (?:s|ms|µs)){4} +0 +0"
+    assert re.search(rf"^{head}\n0{row}\n1{row}$", out, re.MULTILINE)
+    assert out.count("(slowest)") == 1
+    assert "\n512 collected = 512 trained + 0 dropped + 0 in flight\n" in out
+    assert re.search(r"^collecting: [\d,]+ steps/s$", out, re.MULTILINE)
+    # Below the learner's own tree, above the curve.
+    places = [out.index(x) for x in ("\nlearner ", "\n2 workers", "\nworker ", "\nlearning curve")]
+    assert places == sorted(places)
+
+
+def test_auto_tells_its_forecast_and_what_was_measured(capsys, tmp_path, monkeypatch):
+    measured = Measured(step_s=0.5, step_p99_s=0.625, busy_share=0.01, act_s={1: 6e-6})
+    monkeypatch.setattr(probe, "measure", lambda *args, **options: measured)
+    monkeypatch.setattr(probe, "available_memory", lambda: 4 * probe._WORKER_BYTES)
+    out = train(capsys, "--workers", "auto", "--run-dir", tmp_path / "run")
+    # Two environments of 0.5 s in each of two workers: 4 steps a second.
+    assert out.startswith(
+        "workers: 2 × 2 environments, barrier (auto): 4 steps/s of collecting forecast, 2 without "
+        "workers; a step takes 500 ms (sd 0 µs, p99 625 ms, 1% of it computing), acting for one "
+        "6 µs\n"
+    )
+    found = re.search(r"collecting: ([\d,]+) steps/s, ([\d,.]+) × the 4 that were forecast", out)
+    told = json.loads((tmp_path / "run" / "accounting.json").read_text())
+    assert float(found[1].replace(",", "")) == round(told["collected_per_s"])
+    ratio = told["collected_per_s"] / told["forecast_per_s"]
+    assert float(found[2].replace(",", "")) == pytest.approx(ratio, abs=0.006)
+
+
+def test_without_workers_there_is_nothing_to_tell(capsys, tmp_path):
+    out = train(capsys, "--run-dir", tmp_path / "run")
+    assert out.startswith("update: ")
+    assert not re.search(r"^workers?\b", out, re.MULTILINE)
+    assert " collected = " not in out
+    assert not (tmp_path / "run" / "accounting.json").exists()
+
+
+def test_the_balance_is_one_line():
+    told = {
+        "collected": 12_345,
+        "trained": 12_288,
+        "dropped": {"worker died": 8, "run ended": 49},
+        "in_flight": 0,
+    }
+    assert balance(told) == (
+        "12,345 collected = 12,288 trained + 57 dropped (worker died 8, run ended 49) + 0 in flight"
+    )
+
+
+def test_of_many_workers_the_first_the_slowest_and_the_last_are_shown():
+    def worker(number, steps):
+        shares = {"step_share": 0.5, "reset_share": 0.2, "act_share": 0.1}
+        return {"worker": number, "steps": steps, "lived_s": 10.0, **shares}
+
+    many = [worker(i, 40 if i == 5 else 100) for i in range(24)]
+    assert [name for name, _ in shown(many)] == ["0", "5 (slowest)", "23"]
+    many[0]["steps"] = 0  # it has made none: nobody is slower
+    assert [name for name, _ in shown(many)] == ["0 (slowest)", "23"]
+    assert [name for name, _ in shown(many[4:7])] == ["4", "5 (slowest)", "6"]
+    assert [name for name, _ in shown(many[5:6])] == ["5"]

@@ -1,0 +1,27 @@
+"""No test of workers may leave a process behind."""
+
+import os
+import signal
+import time
+import uuid
+
+import pytest
+from threadpoolctl import threadpool_limits
+
+from tests.rollouts.workers import MARK, marked_processes
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    """Marks all processes that the test starts; afterwards none of them may live."""
+    value = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, value)
+    # As in a training: a product that is shared out among threads differs in its last bits.
+    with threadpool_limits(1, user_api="blas"):
+        yield value
+    until = time.monotonic() + 3.0
+    while (left := marked_processes(value)) and time.monotonic() < until:
+        time.sleep(0.01)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, "processes were left behind"

@@ -1,0 +1,104 @@
+import os
+import socket
+
+import numpy as np
+import pytest
+
+from hotloop.rollouts.channel import Channel, Closed
+from tests.rollouts.workers import num_descriptors
+
+LARGE = {"text": "0123456789" * 10_000}  # more than a packet holds
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = Channel.pair()
+    other = Channel(theirs)
+    yield ours, other
+    ours.close()
+    other.close()
+
+
+def test_a_nudge_is_an_empty_object(ends):
+    ours, theirs = ends
+    assert theirs.receive(block=False) is None
+    ours.nudge()
+    assert theirs.receive(block=True) == ({}, {}, -1)
+    assert theirs.receive(block=False) is None
+
+
+def test_nobody_who_nudges_waits(ends):
+    ours, theirs = ends
+    for _ in range(100_000):  # far more than a queue holds
+        ours.nudge()
+    count = 0
+    while theirs.receive(block=False) is not None:
+        count += 1
+    assert 0 < count < 100_000
+
+
+def test_objects_and_nudges_come_in_order(ends):
+    ours, theirs = ends
+    ours.send({"kind": "ready", "worker": 3, "text": "é\n☃"})
+    ours.nudge()
+    ours.send({"resume": None})
+    assert theirs.receive(block=True) == (
+        {"kind": "ready", "worker": 3, "text": "é\n☃"},
+        *({}, -1),
+    )
+    assert theirs.receive(block=True) == ({}, {}, -1)
+    assert theirs.receive(block=True) == ({"resume": None}, {}, -1)
+
+
+@pytest.mark.parametrize("message", [{"small": 1}, LARGE])
+@pytest.mark.parametrize("has_arrays", [False, True])
+@pytest.mark.parametrize("has_fd", [False, True])
+def test_what_travels_along(ends, message, has_arrays, has_fd):
+    ours, theirs = ends
+    arrays = {"actions.0": np.arange(50_000).reshape(-1, 2), "actions.1": np.zeros(0, np.float32)}
+    before = num_descriptors()
+    fd = os.memfd_create("test") if has_fd else -1
+    if has_fd:
+        os.write(fd, b"content")
+    ours.send(message, arrays=arrays if has_arrays else None, fd=fd if has_fd else None)
+    got, got_arrays, got_fd = theirs.receive(block=True)
+    assert got == message
+    assert got_arrays.keys() == (arrays.keys() if has_arrays else set())
+    for name, array in got_arrays.items():
+        np.testing.assert_array_equal(array, arrays[name], strict=True)
+    if has_fd:
+        assert got_fd != fd
+        assert os.pread(got_fd, 10, 0) == b"content"
+        assert not os.get_inheritable(got_fd)
+        os.close(fd)
+        os.close(got_fd)
+    else:
+        assert got_fd == -1
+    assert num_descriptors() == before
+
+
+def test_who_is_gone_is_noticed():
+    before = num_descriptors()
+    ours, theirs = Channel.pair()
+    other = Channel(theirs)
+    other.nudge()
+    other.close()
+    other.close()
+    # What was said before is still heard.
+    assert ours.receive(block=True) == ({}, {}, -1)
+    for call in (
+        *(ours.nudge, lambda: ours.receive(block=True), lambda: ours.receive(block=False)),
+        *(lambda: ours.send(LARGE, arrays={"x": np.ones(3)}), lambda: other.receive(block=True)),
+    ):
+        with pytest.raises(Closed):
+            call()
+    ours.close()
+    assert num_descriptors() == before
+
+
+def test_an_end_that_is_inherited_is_the_other_one():
+    ours, theirs = Channel.pair()
+    assert theirs.type == socket.SOCK_SEQPACKET
+    assert not os.get_inheritable(ours.socket.fileno())
+    ours.close()
+    theirs.close()

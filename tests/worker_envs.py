@@ -1,0 +1,175 @@
+"""Environments for workers, which import them by name: what they do is told to them by numbers.
+
+What they were asked for is counted in files, one byte each, so that it is known whatever becomes of
+their processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tests.toy_envs import ConstantReward
+
+WORKER = os.environ.get("HOTLOOP_WORKER", "")
+LONG_S = 60.0
+
+
+def _cause(fault: str) -> None:
+    """Let something go wrong, here and now."""
+    if fault == "raise":
+        raise RuntimeError("the simulator diverged")
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if fault == "exit":
+        os._exit(3)
+    if fault == "interrupt":
+        raise KeyboardInterrupt
+    if fault in ("hang", "kill"):  # a signal may take a moment to arrive
+        time.sleep(LONG_S)
+
+
+class Scripted(gymnasium.Env):
+    """Counts its steps; things go wrong in it where they are told to.
+
+    Every call is a byte in the file `<worker>.<call>` of a directory, with calls `make`, `reset`
+    and `step`, over all environments and all processes of a worker. The observation is the number
+    of steps in this episode and a number that tells the episode from others; the reward is 1 in the
+    first step, 2 in the second, …
+
+    Args:
+        directory: of the files.
+        length: an episode is truncated, or terminated, after so many steps.
+        ending: "truncated" or "terminated".
+        faults: by worker, what happens in which call: {"1": {"step 7": "kill"}}.
+        pause_s: by worker, how long a step takes.
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, directory, length=10, ending="truncated", faults=None, pause_s=None):
+        self.directory = Path(directory)
+        self.length = length
+        self.ending = ending
+        self.faults = (faults or {}).get(WORKER, {})
+        self.pause_s = (pause_s or {}).get(WORKER, 0.0)
+        self._call("make")
+
+    def reset(self, *, seed=None, options=None):
+        self._call("reset")
+        super().reset(seed=seed)
+        self.count = 0
+        self.token = self.np_random.random(dtype=np.float32)
+        return self._obs(), {}
+
+    def step(self, action):
+        self._call("step")
+        if self.pause_s:
+            time.sleep(self.pause_s)
+        self.count += 1
+        ends = self.count == self.length
+        is_terminated = ends and self.ending == "terminated"
+        return self._obs(), float(self.count), is_terminated, ends and not is_terminated, {}
+
+    def _obs(self):
+        return np.array([self.count, self.token], np.float32)
+
+    def _call(self, kind):
+        path = self.directory / f"{WORKER}.{kind}"
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(fd, b".")
+            number = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        _cause(self.faults.get(f"{kind} {number}", ""))
+
+
+def count_calls(directory, kind, worker=None):
+    """How often the environments of a worker, or of all, were called."""
+    pattern = f"{'*' if worker is None else worker}.{kind}"
+    return sum(path.stat().st_size for path in Path(directory).glob(pattern))
+
+
+class Waits(Scripted):
+    """Steps of one worker end only while a file `open` is in the directory."""
+
+    def __init__(self, directory, closed="1", **options):
+        super().__init__(directory, **options)
+        self.is_closed = WORKER == closed
+
+    def step(self, action):
+        while self.is_closed and not (self.directory / "open").exists():
+            time.sleep(0.005)
+        return super().step(action)
+
+
+class DependsOnWorker(Scripted):
+    """Has as many observations as its worker has a number, and three."""
+
+    def __init__(self, directory, what="observation"):
+        super().__init__(directory)
+        size = 3 + int(WORKER or 0)
+        if what == "observation":
+            self.observation_space = spaces.Box(-1.0, 1.0, (size,), np.float32)
+        else:
+            self.action_space = spaces.Discrete(size)
+
+
+class NeedsALibrary(gymnasium.Env):
+    """Its library is not installed."""
+
+    def __init__(self):
+        raise gymnasium.error.DependencyNotInstalled("no simulator")
+
+
+class CannotBeMade(ConstantReward):
+    """Its constructor raises, in one worker or in all."""
+
+    def __init__(self, worker=None):
+        super().__init__()
+        if worker in (None, WORKER):
+            self._open_the_simulator()
+
+    def _open_the_simulator(self):
+        raise OSError("no licence for the simulator")
+
+
+class LeavesAChild(Scripted):
+    """Starts a process of its own, as simulators do, and tells its number in a file."""
+
+    def __init__(self, directory, **options):
+        import subprocess
+        import sys
+
+        super().__init__(directory, **options)
+        code = "import time; time.sleep(60)"
+        child = subprocess.Popen([sys.executable, "-c", code])
+        (self.directory / f"{WORKER}.child").write_text(str(child.pid))
+
+
+def vector_of_signs(num_envs):
+    """A vector environment whose every call can be a reset (next-step autoreset)."""
+    from tests.toy_envs import next_step_signs
+
+    return next_step_signs(num_envs)
+
+
+def same_step_cartpoles(num_envs):
+    """A vector environment that resets within the step."""
+    mode = gymnasium.vector.AutoresetMode.SAME_STEP
+    return gymnasium.make_vec(
+        "CartPole-v1",
+        num_envs,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": mode},
+    )
