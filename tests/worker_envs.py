@@ -101,16 +101,23 @@ def count_calls(directory, kind, worker=None):
 
 
 class Waits(Scripted):
-    """Steps of one worker end only while a file `open` is in the directory."""
+    """Steps, or resets, of worker 1 end only once a file `open` is in the directory."""
 
-    def __init__(self, directory, closed="1", **options):
+    def __init__(self, directory, where="step", **options):
         super().__init__(directory, **options)
-        self.is_closed = WORKER == closed
+        self.where = where
+
+    def reset(self, *, seed=None, options=None):
+        self._wait_at("reset")
+        return super().reset(seed=seed, options=options)
 
     def step(self, action):
-        while self.is_closed and not (self.directory / "open").exists():
-            time.sleep(0.005)
+        self._wait_at("step")
         return super().step(action)
+
+    def _wait_at(self, where):
+        while WORKER == "1" and self.where == where and not (self.directory / "open").exists():
+            time.sleep(0.005)
 
 
 class DependsOnWorker(Scripted):

@@ -1,6 +1,7 @@
 """Each failure really happens: in the environments' steps, in their processes, in the learner's."""
 
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -62,7 +63,7 @@ class Played:
                     fragments = rollout.collect()
                     self.trace.add(fragments)
                     self.episodes += rollout.pop_episodes()
-                    assert_adds_up(rollout.accounting())
+                    assert_adds_up(rollout.accounting(with_workers=False))
                     rollout.publish(snapshot_of(rollout.policy.network, k + 1))
                     between(k, pool)
                 self.check_state(rollout, num_envs, num_steps, tmp_path)
@@ -107,7 +108,10 @@ def test_an_environment_that_raises_is_made_anew_and_its_siblings_go_on(tmp_path
     assert count_calls(tmp_path, "step") == 240
     # The others end after 10, 20, 30 and 40 steps; this one begins anew after 6.
     rows = played.trace.rows
-    ends = {env: [k for k, row in enumerate(x) if row["next_obs"][0] == 10] for env, x in enumerate(rows)}
+    ends = {
+        env: [k for k, row in enumerate(x) if row["next_obs"][0] == 10]
+        for env, x in enumerate(rows)
+    }
     assert ends == {**{env: [9, 19, 29, 39] for env in (0, 1, 2, 3, 5)}, 4: [15, 25, 35]}
     assert [k for k, row in enumerate(rows[4]) if not row["valid"]] == [5]
     assert rows[4][4]["truncated"]
@@ -201,7 +205,9 @@ def test_a_worker_that_dies_between_two_fragments(tmp_path):
     def between(k, pool):
         if k == 0:
             kill(pool.workers[1])
-            wait_until(lambda: not Path(f"/proc/{pool.workers[1].pid}/fd").exists() or is_dead(pool))
+            wait_until(
+                lambda: not Path(f"/proc/{pool.workers[1].pid}/fd").exists() or is_dead(pool)
+            )
 
     def is_dead(pool):
         return Path(f"/proc/{pool.workers[1].pid}/stat").read_text().split()[2] == "Z"
@@ -236,7 +242,7 @@ def test_numbers_of_episodes_are_used_once(tmp_path):
 
 def test_workers_that_die_too_often_end_the_run(tmp_path):
     faults = {"1": {f"step {k}": "kill" for k in range(1, 20)}}
-    with pytest.raises(EnvironmentFailure, match="failed 3 times.*SIGKILL; out of memory"):
+    with pytest.raises(EnvironmentFailure, match=r"failed 3 times.*SIGKILL; out of memory"):
         play(tmp_path, 3, 1, faults, max_failures=2)
 
 
@@ -477,8 +483,10 @@ def test_it_adds_up_whatever_fails(tmp_path, plan, num_envs, faults, kills):
 )
 @given(
     st.sampled_from(
-        [("barrier", False), ("barrier", True), ("variable", False), ("variable", True)]
-        + [("async", False)]
+        [
+            *(("barrier", False), ("barrier", True)),
+            *(("variable", False), ("variable", True), ("async", False)),
+        ]
     ),
     st.integers(1, 3),
     st.fixed_dictionaries({"0": FAULTS, "1": FAULTS}),
@@ -508,7 +516,7 @@ def test_two_hundred_kills():
                         fragment.obs[1:][ongoing], fragment.next_obs[:-1][ongoing]
                     )
                 rollout.pop_episodes()
-                assert_adds_up(rollout.accounting())
+                assert_adds_up(rollout.accounting(with_workers=False))
                 worker = rng.randrange(4)
                 if pool.workers[worker].ready is not None:
                     time.sleep(rng.random() * 0.003)
@@ -530,5 +538,6 @@ def test_two_hundred_kills():
     assert account.dropped.get("worker died", 0) <= 2 * restarts
     assert account.trained >= 2 * (sum(words) - 4 * 64)
     assert num_descriptors() == descriptors
+    gc.collect()  # what was read of two hundred recordings
     assert resident_bytes() - memory < 4 * 2**20
     assert marked_processes(os.environ[MARK]) == []

@@ -8,8 +8,8 @@ from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
 from hotloop.rollouts import InlineRollout, RolloutState, flatten_valid
-from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.collector import NOISE_STEPS
+from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.state import GroupState, History
 from hotloop.types import Fragment
 from tests import toy_envs

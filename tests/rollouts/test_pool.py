@@ -117,8 +117,9 @@ def test_a_factory_of_the_script_that_runs():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1
-    assert "the factory make is defined in the script that runs, which workers don't import: put" in (
-        run.stderr
+    assert (
+        "the factory make is defined in the script that runs, which workers don't import: put"
+        in (run.stderr)
     )
 
 
@@ -158,7 +159,10 @@ def test_names_that_lead_nowhere():
 def test_vector_environments_of_another_size():
     options = {"env_kwargs": {"num_envs": 3}, "envs_per_worker": 2}
     refuse(
-        ConfigError, "`num_envs` is 2, but the factory makes 3", worker_envs.vector_of_signs, **options
+        ConfigError,
+        "`num_envs` is 2, but the factory makes 3",
+        worker_envs.vector_of_signs,
+        **options,
     )
 
 

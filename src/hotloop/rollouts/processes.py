@@ -299,8 +299,7 @@ class ProcessRollout:
         return self._available()
 
     def _updates_until_too_old(self, rows: Sequence[int]) -> int:
-        """How many versions the policy may advance before each worker's row, which it may have
-        begun, is older than it may be."""
+        """Versions that the policy may advance before each worker's row is too old, if begun."""
         oldest = self._version
         for memory, row in zip(self._memory, rows, strict=True):
             acting = memory.words[ACTING]
@@ -399,43 +398,49 @@ class ProcessRollout:
         """Copy the next rows of a worker, and say that their places are free."""
         memory, group = self._memory[worker], self._groups[worker]
         start, stop = group.taken, group.taken + num_rows
-        parts: list[Fragment] = []
-        tables: list[Array] = []
-        versions: list[Array] = []
+        spans: list[tuple[int, int, int]] = []  # slot, first step, the one after the last
         row = start
         while row < stop:
             which, t = memory.place(row)
-            end = min(self._num_steps, t + stop - row)
-            parts.append(memory.slots[which].fragment.rows(t, end))
-            tables.append(memory.episodes[which][t:end])
-            versions.append(memory.versions[which][t:end])
-            row += end - t
+            spans.append((which, t, min(self._num_steps, t + stop - row)))
+            row += spans[-1][2] - t
+
+        def copied(arrays: Sequence[Array]) -> Array:
+            parts = [arrays[which][t:end] for which, t, end in spans]
+            return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
+
+        slots = [slot.fragment for slot in memory.slots]
         fields: dict[str, Any] = {
-            name: _copied([getattr(part, name) for part in parts]) for name in PER_STEP
+            name: copied([getattr(fragment, name) for fragment in slots]) for name in PER_STEP
         }
-        age = _copied(versions)
+        which, _, end = spans[-1]
+        following = slots[which]
+        last_obs = following.obs[end] if end < self._num_steps else following.last_obs
+        versions = copied(memory.versions)
+        oldest = int(versions.min())
         fragment = Fragment(
             **fields,
-            last_obs=parts[-1].last_obs.copy(),
-            policy_version=int(age.min()),
+            last_obs=last_obs.copy(),
+            policy_version=oldest,
             first_env=worker * self._num_envs,
         )
-        since = self._mark_cuts(group, fragment, start, stop)
-        self._pop_ended(group, fragment, _copied(tables), since)
+        size, num_valid = fragment.valid.size, int(np.count_nonzero(fragment.valid))
+        since = 0
+        if group.cuts or num_valid < size:
+            since = self._mark_cuts(group, fragment, start, stop)
+        self._pop_ended(group, fragment, copied(memory.episodes), since)
         group.taken = stop
         group.obs = fragment.last_obs
         if self._pool.can_replay:
             group.history.add(fragment.action, self._running(group))
-        num_valid = int(fragment.valid.sum())
         self.num_transitions += num_valid
         self._trained += num_valid
-        if num_valid < fragment.valid.size:
+        if num_valid < size:
             reason = "environment failed" if self._pool.can_replay else "reset"
-            self._dropped[reason] += fragment.valid.size - num_valid
-        ages = self._version - age
+            self._dropped[reason] += size - num_valid
         self._ages[0] += num_rows
-        self._ages[1] += int(ages.sum())
-        self._ages[2] = max(self._ages[2], int(ages.max()))
+        self._ages[1] += self._version * num_rows - int(versions.sum())
+        self._ages[2] = max(self._ages[2], self._version - oldest)
         return fragment
 
     def _mark_cuts(self, group: _Group, fragment: Fragment, start: int, stop: int) -> int:
@@ -443,8 +448,6 @@ class ProcessRollout:
 
         Gives the step from which on all belongs to the process that wrote the last row.
         """
-        if not group.cuts and fragment.valid.all():
-            return 0
         since, anew = 0, np.zeros((fragment.num_steps, self._num_envs), np.bool_)
         for row in sorted(row for row in group.cuts if row < stop):
             since = row - start
@@ -464,7 +467,8 @@ class ProcessRollout:
         if since == 0 and not ended.any():  # most often, where fragments are short
             group.lengths += len(ended)
             return
-        # Not by the flags: what a process was cut off in may still be gone on with by a resumed run.
+        # Not by the flags: an episode that its process was lost in may be gone on with by a resumed
+        # run.
         is_noted = table["length"] > 0
         for t, i in np.argwhere(is_noted).tolist():
             total, length, episode, _ = table[t, i].item()
@@ -562,7 +566,3 @@ def fair_shares(available: Sequence[int], total: int) -> list[int]:
         shares[i] = min(available[i], total // (len(order) - place))
         total -= shares[i]
     return shares
-
-
-def _copied(parts: list[Array]) -> Array:
-    return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)

@@ -7,6 +7,7 @@ one writer, and what a counter promises was written before it.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from typing import Any
@@ -35,8 +36,8 @@ EPISODE = 13  # the greatest number of its environments' running episodes
 ACTING = 14  # the version that it makes rows with; −1: it makes none
 _NUM_WORDS = 16
 
-# What a row says of an episode that ended in it; no length: none did. And the number of the one that
-# runs after it, in rows in which an episode ended or an environment failed.
+# What a row says of an episode that ended in it; no length: none did. And, where an episode ended
+# or an environment failed in it, the number of the episode that runs after it.
 EPISODE_DTYPE = np.dtype(
     [("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8"), ("following", "i8")]
 )
@@ -67,8 +68,12 @@ class Weights:
     """The published policy, twice: who reads the one is not disturbed by who writes the next."""
 
     def __init__(self, arena: Arena, network: Network) -> None:
-        self._shapes = network.parameter_shapes()
-        size = sum(int(np.prod(shape)) for shape in self._shapes.values())
+        # Where each parameter stands, worked out once: `np.prod` takes 3 µs.
+        self._places: dict[str, tuple[int, int, tuple[int, ...]]] = {}
+        size = 0
+        for name, shape in network.parameter_shapes().items():
+            self._places[name] = size, size + math.prod(shape), shape
+            size += math.prod(shape)
         self._obs_shape = network.obs_spec.shape
         self.words = arena.zeros((8,), np.int64)  # the number of the newest publication
         # Number of the publication that each holds, −1 while it is written; version; has a scale.
@@ -88,11 +93,9 @@ class Weights:
         which = number % 2
         head = self._heads[which]
         head[0] = -1
-        params, at = self._params[which], 0
-        for name, shape in self._shapes.items():
-            size = int(np.prod(shape))
-            params[at : at + size] = snapshot.params[name].reshape(-1)
-            at += size
+        params = self._params[which]
+        for name, (start, stop, _) in self._places.items():
+            params[start:stop] = snapshot.params[name].reshape(-1)
         scale = snapshot.obs_scale
         head[2] = scale is not None
         if scale is not None:
@@ -115,11 +118,10 @@ class Weights:
                 if head[0] == number:
                     break
             number = self.newest
-        named, at = {}, 0
-        for name, shape in self._shapes.items():
-            size = int(np.prod(shape))
-            named[name] = params[at : at + size].reshape(shape)
-            at += size
+        named = {
+            name: params[start:stop].reshape(shape)
+            for name, (start, stop, shape) in self._places.items()
+        }
         scale = ObsScale(mean, std, clip) if has_scale else None
         return number, PolicySnapshot(version, named, scale)
 

@@ -160,7 +160,7 @@ class Worker:
             envs, self._policy, seed=setup["seed"], first_env=greeting["first_env"]
         )
         self._row = self._collector.vector_steps = setup["first_row"]
-        self._told_at = 0.0
+        self._told_at, self._told_row = 0.0, -1
         # Seconds of a row, smoothed: as many are collected at once as take `NOTIFY_S`.
         self._row_s = NOTIFY_S
 
@@ -188,6 +188,10 @@ class Worker:
                 self._load_newest()
             began = time.monotonic()
             if t < stop:
+                # Said of all rows beforehand: 2 µs less for each.
+                self._memory.versions[which][t:stop] = self._policy.version
+                self._table = self._memory.episodes[which]
+                self._table["length"][t:stop] = 0
                 self._collector.collect(slot, t, stop, self)
             self._collector.evaluate(slot, first, stop)
             now = time.monotonic()
@@ -196,16 +200,13 @@ class Worker:
             words[ACTING] = -1
             if now - self._told_at >= NOTIFY_S or self._room() <= 0:
                 self._told_at = now
-                self._channel.nudge()
+                self._tell_done()
 
     # --- what the collector tells of each step ----------------------------------------------------
 
     def begins(self) -> None:
         """See `Watch`."""
         words = self._words
-        which, t = self._memory.place(self._row)
-        self._memory.versions[which][t] = self._policy.version
-        self._memory.episodes[which]["length"][t] = 0
         words[STARTED] = time.monotonic_ns()
         words[BEGUN] = self._row + 1
 
@@ -215,7 +216,7 @@ class Worker:
         episodes = envs.pop_episodes()
         if episodes or self._failures:
             self._failures.clear()
-            table = self._memory.episodes[self._memory.place(self._row)[0]][t]
+            table = self._table[t]
             first_env = self._memory.slots[0].fragment.first_env
             for one in episodes:
                 table[one.env - first_env] = one.undiscounted_return, one.length, one.episode, 0
@@ -263,6 +264,11 @@ class Worker:
         greatest = max(number for number, _ in self._envs.running()) + (not self._envs.can_replay)
         self._words[EPISODE] = max(self._words[EPISODE], greatest)
 
+    def _tell_done(self) -> None:
+        """Have the learner look at how far this worker has come."""
+        self._told_row = self._row
+        self._channel.nudge()
+
     def _load(self, number: int) -> None:
         """Act by a publication from now on."""
         if number == self._number:
@@ -283,7 +289,8 @@ class Worker:
         words = self._words
         with span("wait", kind="wait"):
             words[WAITING] = 1
-            self._channel.nudge()
+            if self._told_row != self._row:
+                self._tell_done()
             while self._room() <= 0:
                 ready, _, _ = select.select([self._channel.socket], [], [], _LOOK_S)
                 if ready:
