@@ -32,7 +32,7 @@ from hotloop.learner import Compile, Execution, Metrics
 from hotloop.ops.products import HAS_FAST_BFLOAT16
 from hotloop.policies import ActingPolicy, Actor, Exploration, PolicySnapshot
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Sampler, Uniform
-from hotloop.rollouts import Environments, Plan, Rollout, RolloutState
+from hotloop.rollouts import NUM_SLOTS, Environments, Plan, Rollout, RolloutState
 from hotloop.runs import (
     REPLAY_FILE,
     Checkpoint,
@@ -173,6 +173,12 @@ class OffPolicyConfig(RunConfig):
             )
         if self.schedule == "async" and not self.has_workers:
             raise ConfigError("`schedule` 'async' needs workers of their own: set `workers` too")
+        if self.schedule == "async" and self._most_ahead < NUM_SLOTS:
+            raise ConfigError(
+                f"`max_policy_age` = {self.max_policy_age} is too few for {self.num_envs} "
+                f"environments and {self.update_to_data:g} updates for each step: learning "
+                f"from {NUM_SLOTS} steps of each takes more; raise it, or use fewer environments"
+            )
         kinds_of_replay = ("uniform", "proportional", *_BY_PRIORITY)
         for setting, known in (("replay", kinds_of_replay), ("replay_weight_from", _RETURNS)):
             if getattr(self, setting) not in (*known, None):
@@ -234,14 +240,23 @@ class OffPolicyConfig(RunConfig):
 
     def plan(self) -> Plan:
         """How fragments are collected."""
-        is_async = self.schedule == "async"
+        num_steps = self.train_frequency
+        if self.schedule == "async":
+            # What both slots of all workers hold when learning begins must not become too old.
+            num_steps = max(1, min(self.fragment_steps, self._most_ahead // NUM_SLOTS))
         return Plan(
-            num_steps=self.fragment_steps if is_async else self.train_frequency,
+            num_steps=num_steps,
             seed=self.seed,
             schedule=self.schedule,
             minimum=self.train_frequency * self.num_envs,
             max_policy_age=self.max_policy_age,
         )
+
+    @property
+    def _most_ahead(self) -> int:
+        """async: steps that all environments may be ahead, lest learning from them take so many
+        updates that the last ones are too old."""
+        return int(self.max_policy_age / (self.num_envs * self.update_to_data))
 
     def random_steps(self) -> int:
         """Steps of each environment before learning begins."""
@@ -478,7 +493,7 @@ class _Loop:
                     self._store(fragment)
             due = self._num_due()
             allowed = rollout.updates_allowed()
-            if allowed is not None:
+            if allowed is not None and rollout.num_transitions < config.total_timesteps:
                 due = min(due, allowed)
             while due > 0:
                 count = min(due, self._max_drawn)

@@ -11,9 +11,11 @@ from hotloop.rollouts.batch import equal_shares, flatten_valid
 from hotloop.rollouts.forecast import Choice
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
 from hotloop.rollouts.protocol import Environments, Plan, Rollout, Schedule
+from hotloop.rollouts.shared import NUM_SLOTS
 from hotloop.rollouts.state import RolloutState
 
 __all__ = [
+    "NUM_SLOTS",
     "Accounting",
     "Choice",
     "Environments",

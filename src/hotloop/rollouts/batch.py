@@ -15,8 +15,8 @@ def flatten_valid(
 ) -> dict[str, Array]:
     """The transitions of fragments as one batch, environments' resets left out.
 
-    Rows that are no transitions (`valid` is False) are replaced by valid ones drawn at random, so
-    that every batch has the same size.
+    Rows that are no transitions (`valid` is False) are replaced by valid ones drawn at random from
+    the same fragment, so that every batch has the same size, and every worker its share of it.
 
     Args:
         fragments: T steps of N environments each; T may differ.
@@ -31,17 +31,23 @@ def flatten_valid(
     """
     parts = [_flat(*pair) for pair in zip(fragments, advantages, strict=True)]
     flat = {name: _joined([part[name] for part in parts]) for name in parts[0]}
-    valid = _joined([fragment.valid.reshape(-1) for fragment in fragments])
-    if valid.all():
+    if all(fragment.valid.all() for fragment in fragments):
         return flat
-    rows = np.flatnonzero(valid)
-    if not len(rows):
+    valid = _joined([fragment.valid.reshape(-1) for fragment in fragments])
+    if not valid.any():
         raise ConfigError(
             "a fragment must hold a transition, but every one of its steps was the reset of an "
             "environment with next-step autoreset: raise `num_steps`"
         )
     index = np.arange(len(valid))
-    index[~valid] = rng.choice(rows, size=len(valid) - len(rows))
+    start = 0
+    for fragment in fragments:
+        own = index[start : start + fragment.valid.size]
+        start += len(own)
+        is_valid = fragment.valid.reshape(-1)
+        if not is_valid.all():
+            rows = own[is_valid] if is_valid.any() else np.flatnonzero(valid)
+            own[~is_valid] = rng.choice(rows, size=len(own) - int(is_valid.sum()))
     return {name: array[index] for name, array in flat.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import signal
@@ -28,6 +29,8 @@ from hotloop.timing import span
 
 # How long workers may take to end by themselves, closing environments, before they are killed.
 _GRACE_S = 3.0
+# Starting Python and making environments may take longer than a step.
+_START_S = 60.0
 # One core each, unless the user has said otherwise: on a core of its own none is faster with two.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -74,7 +77,9 @@ class WorkerProcess:
             theirs.close()
         self.pid = self._process.pid
         # Told of its end even where a process that it started holds its channel open.
-        self.pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        self.pidfd = -1
+        with contextlib.suppress(OSError, AttributeError):  # an old kernel, or a strict sandbox
+            self.pidfd = os.pidfd_open(self.pid)
         with contextlib.suppress(Closed):  # who reads will hear of it
             self.channel.send({**greeting, "worker": number, "timing_dir": str(timing_dir)})
 
@@ -100,6 +105,46 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+class _Guard:
+    """A tiny process that kills the workers, and what their environments started, if the learner
+    dies: it reads their groups' numbers from a pipe, and acts when that ends without a word."""
+
+    _SCRIPT = """
+while read -r word; do
+    [ "$word" = end ] && exit
+    groups="$groups -$word"
+done
+[ -z "$groups" ] || kill -9 $groups 2>/dev/null
+"""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", self._SCRIPT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def watch(self, pid: int) -> None:
+        """Look after one more process group."""
+        self._write(f"{pid}\n")
+
+    def end(self) -> None:
+        """There is nobody left to look after."""
+        self._write("end\n")
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # somebody killed it
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
 
 
 class WorkerPool:
@@ -162,6 +207,13 @@ class WorkerPool:
             timing_dir = self._own_dir.name
         self.timing_dir = Path(timing_dir)
         self._seen: set[str] = set()
+        try:
+            json.dumps(dict(env_kwargs or {}))
+        except TypeError as error:
+            raise ConfigError(
+                f"`env_kwargs` go to workers as JSON, which can't hold them ({error}): pass plain "
+                "numbers, strings, lists and dictionaries"
+            ) from error
         self._greeting = {
             "env": _importable(env),
             "num_envs": envs_per_worker,
@@ -174,6 +226,7 @@ class WorkerPool:
         self._selector = selectors.DefaultSelector()
         self._rollout: ProcessRollout | None = None
         self._is_closed = False
+        self._guard = _Guard()
         try:
             with span("start_workers"):
                 self._start_all()
@@ -206,6 +259,11 @@ class WorkerPool:
         """Whether `Rollout.restore` can bring environments into the middle of an episode."""
         return self._can_replay
 
+    @property
+    def start_timeout_s(self) -> float | None:
+        """Seconds that a worker may take until its environments are made."""
+        return None if self.step_timeout_s is None else max(_START_S, self.step_timeout_s)
+
     def rollout(self, policy: ActingPolicy, plan: Plan) -> ProcessRollout:
         """Begin to collect with them.
 
@@ -231,6 +289,7 @@ class WorkerPool:
                 worker.kill()
         for worker in self.workers:
             worker.reap()
+        self._guard.end()
         self._selector.close()
         if self._rollout is not None:
             self._rollout.keep_account()
@@ -287,6 +346,7 @@ class WorkerPool:
                 f"worker {number} of {self.num_workers} can't be started ({error}): use fewer "
                 "workers, or raise the limits on processes and open files (`ulimit -u`, `-n`)"
             ) from error
+        self._guard.watch(worker.pid)
         if number < len(self.workers):
             self.workers[number] = worker
         else:
@@ -300,13 +360,13 @@ class WorkerPool:
         while any(worker.ready is None for worker in self.workers):
             self.look(1.0)
             for worker in self.workers:
-                limit = self.step_timeout_s
+                limit = self.start_timeout_s
                 age_s = (time.monotonic_ns() - worker.began_ns) / 1e9
                 if worker.ready is None and limit is not None and age_s > limit:
                     raise EnvironmentFailure(
                         f"worker {worker.number}: making its environments must take no more than "
-                        f"{limit:g} s (`step_timeout_s`), and has not ended: raise it, or look for "
-                        "what they wait for"
+                        f"{limit:g} s (`step_timeout_s`, {_START_S:g} at least), and has not: "
+                        "raise it, or look for what they wait for"
                     )
 
     def _drain(self, worker: WorkerProcess) -> bool:
@@ -323,7 +383,7 @@ class WorkerPool:
                 return True
             if received is None:
                 return True
-            message, _, _ = received
+            message, arrays, _ = received
             kind = message.get("kind")
             if kind == "ready":
                 worker.ready = message
@@ -332,12 +392,13 @@ class WorkerPool:
                     self._rollout.set_up(worker)
             elif kind == "resumed":
                 assert self._rollout is not None
-                self._rollout.began_anew(worker.number, message["began_anew"])
+                self._rollout.began_anew(worker.number, message["began_anew"], arrays["obs"])
             elif kind == "failure":
                 self.env_failures[worker.number] += 1
                 self._count_failure(worker.number, message)
             elif kind == "error":
                 worker.error = message
+                worker.kill()  # closing what failed may hang
 
     def _replace(self, worker: WorkerProcess) -> None:
         """A worker has ended, or is about to: say why, and start another in its place."""

@@ -152,7 +152,8 @@ class ProcessRollout:
     def state(self) -> RolloutState:
         """See `Rollout.state`."""
         if any(group.obs is None for group in self._groups):
-            return RolloutState()
+            # Somebody has not given its first row yet: who goes on from here begins anew.
+            return RolloutState(num_transitions=self.num_transitions)
         groups = [
             GroupState(
                 vector_steps=group.taken,
@@ -227,9 +228,10 @@ class ProcessRollout:
         with contextlib.suppress(Closed):  # its end is heard of elsewhere
             worker.channel.send(setup, arrays=arrays, fd=self._fd)
 
-    def began_anew(self, number: int, envs: Sequence[int]) -> None:
+    def began_anew(self, number: int, envs: Sequence[int], obs: Array) -> None:
         """A worker was brought to where another run stood, but for these environments."""
         self._began_anew[number] = list(envs)
+        self._groups[number].obs = obs
 
     def lost(self, number: int) -> None:
         """A worker's process is gone: what it had not finished is dropped, and where the one that
@@ -287,10 +289,12 @@ class ProcessRollout:
 
     def _collect_async(self) -> list[int]:
         """All there is, first ready first; and what would become too old must have come."""
-        minimum = -(-self._plan.minimum // self._num_envs)
+        most = len(self._groups) * (NUM_SLOTS * self._num_steps - 1)
+        minimum = min(-(-self._plan.minimum // self._num_envs), most)
 
         def is_enough() -> bool:
-            if sum(self._available()) < minimum:
+            available = self._available()
+            if sum(available) < minimum:
                 return False
             # What is still in the making; what has come is taken now.
             return self._updates_until_too_old([m.words[DONE] for m in self._memory]) > 0
@@ -367,15 +371,17 @@ class ProcessRollout:
         if limit_s is None:
             return
         now = time.monotonic_ns()
+        # A worker's environments are stepped one after another.
+        of_row_s = limit_s * self._num_envs
+        each = f" for each of {self._num_envs}" if self._num_envs > 1 else ""
         for worker, memory in enumerate(self._memory):
-            started, what = memory.words[STARTED], "a step of its environments, or a reset,"
+            started, limit = memory.words[STARTED], of_row_s
+            what = f"a step of its environments took more than {limit_s:g} s{each}"
             if self._pool.workers[worker].ready is None:
-                started = self._pool.workers[worker].began_ns
-                what = "making its environments again"
-            if started and now - started > limit_s * 1e9:
-                self._pool.replace(
-                    worker, f"{what} took more than {limit_s:g} s (`step_timeout_s`)"
-                )
+                started, limit = self._pool.workers[worker].began_ns, self._pool.start_timeout_s
+                what = f"making its environments again took more than {limit:g} s"
+            if started and limit is not None and now - started > limit * 1e9:
+                self._pool.replace(worker, f"{what} (`step_timeout_s`)")
 
     # --- taking rows ------------------------------------------------------------------------------
 
@@ -508,12 +514,14 @@ class ProcessRollout:
     # --- accounting -------------------------------------------------------------------------------
 
     def _count(self, *, is_over: bool, with_workers: bool = True) -> Accounting:
-        stepped = sum(m.words[STEPPED] - g.first_row for m, g in self._each() if self._is_set_up)
+        taken = sum(g.taken - g.first_row for g in self._groups)
+        # Looked at once: it grows.
+        not_taken = sum(m.words[STEPPED] - g.taken for m, g in self._each() if self._is_set_up)
         begun = sum(m.words[BEGUN] - m.words[STEPPED] for m, _ in self._each()) if is_over else 0
         lost = sum(self._lost.values())
-        collected = self._num_envs * (stepped + begun) + lost
+        collected = self._num_envs * (taken + not_taken + begun) + lost
         dropped = self._dropped + self._lost
-        in_flight = collected - self._trained - sum(dropped.values())
+        in_flight = self._num_envs * (not_taken + begun)
         if is_over and in_flight:
             dropped["run ended"], in_flight = in_flight, 0
         rows, ages, greatest = self._ages

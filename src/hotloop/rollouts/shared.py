@@ -222,7 +222,11 @@ def available_memory() -> int | None:
             limit = file.read().strip()
         if limit != "max":
             with open("/sys/fs/cgroup/memory.current") as file:
-                found.append(int(limit) - int(file.read()))
+                used = int(file.read())
+            with open("/sys/fs/cgroup/memory.stat") as file:
+                # What files are cached in is given back when it is needed.
+                used -= sum(int(x.split()[1]) for x in file if x.split()[0].endswith("ive_file"))
+            found.append(max(0, int(limit) - used))
     except (OSError, ValueError):
         pass
     return min(found, default=None)

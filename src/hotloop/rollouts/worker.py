@@ -9,10 +9,8 @@ learner closes its end of the channel, or dies.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
-import signal
 import socket
 import sys
 import time
@@ -47,25 +45,20 @@ from hotloop.timing import span
 NOTIFY_S = 0.002
 # A waiting worker looks by itself so often, should a nudge have been missed.
 _LOOK_S = 0.1
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
     """Serve the learner, by its process number, at the other end of a descriptor."""
     descriptor, parent = map(int, arguments)
-    _die_with(parent)
     channel = Channel(socket.socket(fileno=descriptor))
     try:
         greeting = _receive(channel)
         timing.start(greeting["timing_dir"], component=f"worker-{greeting['worker']}")
         try:
-            _serve(channel, greeting)
-        except HotloopError as error:
-            _tell(channel, "error", error)
-            return 1
+            _serve(channel, greeting, parent)
         except Closed:
             raise
-        except Exception as error:  # a defect, or what an environment may raise outside of calls
+        except Exception as error:  # also a defect, or what an environment raises outside of calls
             _tell(channel, "error", error)
             return 1
     except Closed:
@@ -73,12 +66,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _serve(channel: Channel, greeting: dict[str, Any]) -> None:
+def _serve(channel: Channel, greeting: dict[str, Any], parent: int) -> None:
     failures: list[HotloopError] = []
 
     def on_failure(error: HotloopError) -> None:
         failures.append(error)
         _tell(channel, "failure", error)
+        _look_for(parent)
 
     with span("make_envs"):
         envs = make_vec(
@@ -107,9 +101,11 @@ def _serve(channel: Channel, greeting: dict[str, Any]) -> None:
             received = channel.receive(block=True)
         assert received is not None
         setup, arrays, fd = received
-        Worker(channel, envs, failures, greeting, setup, fd).run(arrays)
-    finally:
+        Worker(channel, envs, failures, greeting, setup, fd, parent).run(arrays)
+    except Closed:
         envs.close()
+        raise
+    # What fails is told first, and ended by the learner: closing it may fail too, or hang.
 
 
 class Worker:
@@ -122,6 +118,7 @@ class Worker:
         greeting: who it is.
         setup: what to collect, and from which row on.
         fd: the shared memory.
+        parent: the learner's process.
     """
 
     def __init__(
@@ -132,8 +129,10 @@ class Worker:
         greeting: dict[str, Any],
         setup: dict[str, Any],
         fd: int,
+        parent: int,
     ) -> None:
         self._channel = channel
+        self._parent = parent
         self._envs = envs
         self._failures = failures
         self._setup = setup
@@ -201,6 +200,7 @@ class Worker:
             if now - self._told_at >= NOTIFY_S or self._room() <= 0:
                 self._told_at = now
                 self._tell_done()
+                _look_for(self._parent)
 
     # --- what the collector tells of each step ----------------------------------------------------
 
@@ -242,20 +242,30 @@ class Worker:
     def _begin(self, arrays: dict[str, Any]) -> None:
         """Bring the environments to where they are to begin."""
         words, setup = self._words, self._setup
-        words[STARTED] = time.monotonic_ns()
+        # Not one step but many: a deadline for one of them is not theirs.
+        words[STARTED] = 0 if setup["resume"] is not None else time.monotonic_ns()
         if setup["resume"] is not None:
             began_anew = self._collector.resume(running_episodes(arrays, setup["resume"]))
-            self._channel.send({"kind": "resumed", "began_anew": began_anew})
+            obs = self._collector.obs
+            assert obs is not None
+            self._channel.send({"kind": "resumed", "began_anew": began_anew}, arrays={"obs": obs})
         else:
             self._collector.begin(first_episode=setup["first_episode"])
         self._note_episodes()
         words[STARTED] = 0
         # What the worker before this one has stepped and not evaluated.
         done = words[DONE]
-        if done < self._row and setup["schedule"] != "barrier":
+        if done < self._row:
             which, t = self._memory.place(done)
-            self._load(self._weights.newest)
-            self._collector.evaluate(self._memory.slots[which], t, t + self._row - done)
+            first, stop = t, t + self._row - done
+            if setup["schedule"] == "barrier":
+                first, stop = 0, setup["num_steps"]
+                if self._row % stop:
+                    return  # when the rest of them is there, too
+                self._load(words[GRANTS + which])
+            else:
+                self._load(self._weights.newest)
+            self._collector.evaluate(self._memory.slots[which], first, stop)
             words[DONE] = self._row
 
     def _note_episodes(self) -> None:
@@ -295,6 +305,8 @@ class Worker:
                 ready, _, _ = select.select([self._channel.socket], [], [], _LOOK_S)
                 if ready:
                     self._channel.receive(block=False)
+                else:
+                    _look_for(self._parent)
             words[WAITING] = 0
 
 
@@ -319,12 +331,14 @@ def _tell(channel: Channel, kind: str, error: BaseException) -> None:
         channel.send(message)
 
 
-def _die_with(parent: int) -> None:
-    """Be killed when the learner is, in whatever call an environment then is."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was killed before that
-        os._exit(1)
+def _look_for(parent: int) -> None:
+    """Make sure that the learner lives.
+
+    Raises:
+        Closed: it does not; another process may hold its end of the channel open.
+    """
+    if os.getppid() != parent:
+        raise Closed
 
 
 def _own_memory() -> int:
