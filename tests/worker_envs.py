@@ -101,11 +101,13 @@ def count_calls(directory, kind, worker=None):
 
 
 class Waits(Scripted):
-    """Steps, or resets, of worker 1 end only once a file `open` is in the directory."""
+    """Steps, or resets, of worker 1 end only once a file `open` is in the directory; but for the
+    first ones."""
 
-    def __init__(self, directory, where="step", **options):
+    def __init__(self, directory, where="step", num_free=0, **options):
         super().__init__(directory, **options)
         self.where = where
+        self.num_free = num_free
 
     def reset(self, *, seed=None, options=None):
         self._wait_at("reset")
@@ -116,7 +118,12 @@ class Waits(Scripted):
         return super().step(action)
 
     def _wait_at(self, where):
-        while WORKER == "1" and self.where == where and not (self.directory / "open").exists():
+        if WORKER != "1" or self.where != where:
+            return
+        self.num_free -= 1
+        until = time.monotonic() + LONG_S
+        while self.num_free < 0 and not (self.directory / "open").exists():
+            assert time.monotonic() < until, "nobody opened it"
             time.sleep(0.005)
 
 

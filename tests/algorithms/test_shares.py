@@ -5,6 +5,7 @@ import pytest
 
 from hotloop.algorithms import dqn, ppo
 from hotloop.algorithms.shares import Shares
+from hotloop.errors import ConfigError
 from tests.uneven_envs import FastAndSlow
 
 OBS = np.zeros(1, np.float32)
@@ -99,3 +100,34 @@ def test_async_shares_find_the_action_that_is_best_everywhere(tmp_path, monkeypa
     assert train_dqn(tmp_path / "weighted").policy.act(OBS) == 1
     monkeypatch.setattr(Shares, "weights", lambda self, index: np.ones(len(index), np.float32))
     assert train_dqn(tmp_path / "plain").policy.act(OBS) == 0
+
+
+def test_workers_are_not_ahead_of_more_than_may_be_learned_in_time():
+    options = {"workers": 4, "envs_per_worker": 2, "schedule": "async"}
+    few = dqn.Config(**options, update_to_data=1.0, max_policy_age=1_000)
+    # Both slots of all hold 2 × 62 × 8 = 992 steps, and as many updates make them no older.
+    assert few.plan().num_steps == 62
+    assert dqn.Config(**options, update_to_data=0.1).plan().num_steps == few.fragment_steps
+    with pytest.raises(ConfigError, match="`max_policy_age` = 15 is too few for 8 environments"):
+        dqn.Config(**options, update_to_data=1.0, max_policy_age=15)
+
+
+def test_async_makes_the_updates_that_are_due(tmp_path):
+    result = dqn.train(
+        dqn.Config(
+            total_timesteps=1_200,
+            learning_starts=200,
+            batch_size=16,
+            update_to_data=0.5,
+            max_policy_age=40,
+            workers=2,
+            envs_per_worker=2,
+            hidden_sizes=(8,),
+            compile="off",
+            schedule="async",
+            runs_dir=str(tmp_path),
+        )
+    )
+    assert result.accounting["policy_age_max"] <= 40
+    # Learning begins with what comes after 200 transitions, which is a few rows later.
+    assert result.policy.version == pytest.approx(0.5 * (result.timesteps - 200), abs=60)

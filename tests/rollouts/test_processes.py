@@ -455,10 +455,13 @@ def test_variable_waits_for_a_row_of_every_worker(tmp_path, where):
 
 
 def test_async_gives_what_there_is(tmp_path):
-    with open_pool(WAITS, env_kwargs={"directory": str(tmp_path)}) as pool:
+    kwargs = {"directory": str(tmp_path), "num_free": 1}
+    with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 4, schedule="async", minimum=5)
+        # Of every worker there must be a row once.
+        assert [fragment.first_env for fragment in rollout.collect()] == [0, 1]
         taken = 0
-        while taken < 30:  # the worker that waits in its first step holds nobody up
+        while taken < 30:  # the worker that waits in its second step holds nobody up
             fragments = rollout.collect()
             assert [fragment.first_env for fragment in fragments] == [0]
             # At least the minimum, and never more than its two slots hold.
@@ -475,12 +478,13 @@ def test_async_gives_what_there_is(tmp_path):
 
 def test_async_bounds_the_age_of_what_is_learned_from(tmp_path):
     bound, ages = 3, []
-    with open_pool(WAITS, env_kwargs={"directory": str(tmp_path)}) as pool:
+    kwargs = {"directory": str(tmp_path), "num_free": 1}
+    with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 4, schedule="async", max_policy_age=bound)
         version = 0
         rollout.collect()
         # Worker 1 is in a step with version 0: so many updates may be made, and not one more.
-        wait_until(lambda: rollout._memory[1].words[BEGUN] == 1)
+        wait_until(lambda: rollout._memory[1].words[BEGUN] == 2)
         while rollout.updates_allowed():
             version += 1
             rollout.publish(snapshot_of(rollout.policy.network, version))
@@ -502,10 +506,11 @@ def test_async_bounds_the_age_of_what_is_learned_from(tmp_path):
 
 
 def test_async_waits_for_what_would_become_too_old(tmp_path):
-    with open_pool(WAITS, env_kwargs={"directory": str(tmp_path)}) as pool:
+    kwargs = {"directory": str(tmp_path), "num_free": 1}
+    with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 4, schedule="async", max_policy_age=1)
         rollout.collect()
-        wait_until(lambda: rollout._memory[1].words[BEGUN] == 1)
+        wait_until(lambda: rollout._memory[1].words[BEGUN] == 2)
         rollout.publish(snapshot_of(rollout.policy.network, 1))
         assert rollout.updates_allowed() == 0
         looked = []
