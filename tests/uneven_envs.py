@@ -8,7 +8,7 @@ import numpy as np
 
 
 class FastAndSlow(gymnasium.Env):
-    """One step, two actions: the first pays 1 where it is fast, the second pays 1.5 where it is slow.
+    """One step, two actions: the first pays 1 where it is fast, the second 1.5 where it is slow.
 
     Over all environments alike the second is the better one, 0.75 against 0.5; over all steps, of
     which the fast ones make 20 times as many, the first.

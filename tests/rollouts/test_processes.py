@@ -427,10 +427,9 @@ def test_variable_is_exact_where_nobody_is_slow(tmp_path):
             for fragment in rollout.collect():
                 want = policy.value(fragment.obs.reshape(-1, 2)).reshape(fragment.value.shape)
                 np.testing.assert_allclose(fragment.value, want, rtol=1e-5, atol=1e-6)
-                ongoing = ~(fragment.truncated | fragment.terminated)
                 want = policy.value(fragment.next_obs.reshape(-1, 2)).reshape(want.shape)
                 np.testing.assert_allclose(fragment.next_value, want, rtol=1e-5, atol=1e-6)
-                assert ongoing.any()
+                assert not fragment.terminated.any()
 
 
 @pytest.mark.parametrize("where", ["step", "reset"])
@@ -454,12 +453,19 @@ def test_variable_waits_for_a_row_of_every_worker(tmp_path, where):
 # --- async ----------------------------------------------------------------------------------------
 
 
+def collect_until_closed(rollout):
+    """Take all that comes until worker 1 waits in its second step, and its first one is taken."""
+    wait_until(lambda: rollout._memory[1].words[BEGUN] == 2)
+    while rollout._groups[1].taken < 1:
+        rollout.collect()
+
+
 def test_async_gives_what_there_is(tmp_path):
     kwargs = {"directory": str(tmp_path), "num_free": 1}
     with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 4, schedule="async", minimum=5)
-        # Of every worker there must be a row once.
-        assert [fragment.first_env for fragment in rollout.collect()] == [0, 1]
+        rollout.collect()
+        collect_until_closed(rollout)
         taken = 0
         while taken < 30:  # the worker that waits in its second step holds nobody up
             fragments = rollout.collect()
@@ -484,7 +490,7 @@ def test_async_bounds_the_age_of_what_is_learned_from(tmp_path):
         version = 0
         rollout.collect()
         # Worker 1 is in a step with version 0: so many updates may be made, and not one more.
-        wait_until(lambda: rollout._memory[1].words[BEGUN] == 2)
+        collect_until_closed(rollout)
         while rollout.updates_allowed():
             version += 1
             rollout.publish(snapshot_of(rollout.policy.network, version))
@@ -510,7 +516,7 @@ def test_async_waits_for_what_would_become_too_old(tmp_path):
     with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 4, schedule="async", max_policy_age=1)
         rollout.collect()
-        wait_until(lambda: rollout._memory[1].words[BEGUN] == 2)
+        collect_until_closed(rollout)
         rollout.publish(snapshot_of(rollout.policy.network, 1))
         assert rollout.updates_allowed() == 0
         looked = []
