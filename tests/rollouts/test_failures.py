@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hotloop.errors import EnvironmentFailure
-from hotloop.rollouts.pool import WorkerPool
+from hotloop.rollouts.pool import WorkerPool, _Guard
 from hotloop.rollouts.shared import BEGUN, DONE, STEPPED, WAITING
 from tests.rollouts.workers import (
     MARK,
@@ -577,3 +577,24 @@ def test_two_hundred_kills():
     assert num_descriptors() == descriptors
     assert memory_then - memory < 4 * 2**20
     assert marked_processes(os.environ[MARK]) == []
+
+
+def test_the_guard_kills_groups_that_it_was_not_told_to_forget():
+    programs = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(3)]
+    try:
+        guard = _Guard()
+        for program in programs:
+            guard.watch(program.pid)
+        guard.forget(programs[1].pid)
+        guard._process.stdin.close()  # as when the learner is killed
+        assert [programs[i].wait(5) for i in (0, 2)] == [-signal.SIGKILL] * 2
+        assert programs[1].poll() is None
+        told = _Guard()
+        told.watch(programs[1].pid)
+        told.end()
+        assert programs[1].poll() is None
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+        guard._process.wait()

@@ -113,8 +113,15 @@ class _Guard:
 
     _SCRIPT = """
 while read -r word; do
-    [ "$word" = end ] && exit
-    groups="$groups -$word"
+    case "$word" in
+    end) exit ;;
+    -*)
+        others=
+        for group in $groups; do [ "$group" = "$word" ] || others="$others $group"; done
+        groups=$others
+        ;;
+    *) groups="$groups -$word" ;;
+    esac
 done
 [ -z "$groups" ] || kill -9 $groups 2>/dev/null
 """
@@ -131,6 +138,10 @@ done
     def watch(self, pid: int) -> None:
         """Look after one more process group."""
         self._write(f"{pid}\n")
+
+    def forget(self, pid: int) -> None:
+        """A process group is gone: its number may become another's."""
+        self._write(f"-{pid}\n")
 
     def end(self) -> None:
         """There is nobody left to look after."""
@@ -406,6 +417,7 @@ class WorkerPool:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(one)
         code = worker.reap()
+        self._guard.forget(worker.pid)
         error = worker.error
         if error is None:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
