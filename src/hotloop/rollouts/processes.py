@@ -23,6 +23,7 @@ from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting, WorkerAccount, shares_of
 from hotloop.rollouts.channel import Closed
+from hotloop.rollouts.groups import Group
 from hotloop.rollouts.protocol import Plan
 from hotloop.rollouts.shared import (
     ACTING,
@@ -38,7 +39,7 @@ from hotloop.rollouts.shared import (
     WAITING,
     create,
 )
-from hotloop.rollouts.state import GroupState, History, RolloutState, running_episodes
+from hotloop.rollouts.state import RolloutState
 from hotloop.timing import span
 from hotloop.types import PER_STEP, Array, Episode, Fragment
 
@@ -48,20 +49,6 @@ if TYPE_CHECKING:
 # The learner looks at the counters by itself so often; a worker in a long step may have rows that
 # it has told nobody of.
 _LOOK_S = 0.02
-
-
-class _Group:
-    """What the learner knows of one worker's environments, at the last row that was taken."""
-
-    def __init__(self, first_row: int, num_envs: int, action: Array, num_steps: int) -> None:
-        self.first_row = self.taken = first_row
-        self.episodes = np.zeros(num_envs, np.int64)
-        self.lengths = np.zeros(num_envs, np.int64)
-        self.has_ended = np.ones(num_envs, np.bool_)
-        self.obs: Array | None = None
-        self.history = History(NUM_SLOTS * num_steps, action)
-        # Rows at which a new process began, and the number of its first episodes.
-        self.cuts: dict[int, int] = {}
 
 
 class ProcessRollout:
@@ -94,10 +81,18 @@ class ProcessRollout:
         self._published: dict[str, Array] | None = None
         action = self._memory[0].slots[0].fragment.action
         self._groups = [
-            _Group(0, self._num_envs, action, plan.num_steps) for _ in range(pool.num_workers)
+            Group(
+                worker * self._num_envs,
+                self._num_envs,
+                plan.num_steps,
+                action,
+                can_replay=pool.can_replay,
+            )
+            for worker in range(pool.num_workers)
         ]
         self._resume: tuple[Mapping[str, Array], Mapping[str, Any]] | None = None
-        self._began_anew: list[list[int] | None] = [None] * pool.num_workers
+        # What each worker has said of where it was brought to.
+        self._resumed: list[tuple[list[int], Array] | None] = [None] * pool.num_workers
         self._is_set_up = self._has_ended = False
         self._episodes: list[Episode] = []
         self._lost: Counter[str] = Counter()  # steps begun that came to no end
@@ -151,19 +146,11 @@ class ProcessRollout:
 
     def state(self) -> RolloutState:
         """See `Rollout.state`."""
-        if any(group.obs is None for group in self._groups):
+        states = [group.state() for group in self._groups]
+        groups = [state for state in states if state is not None]
+        if len(groups) < len(states):
             # Somebody has not given its first row yet: who goes on from here begins anew.
             return RolloutState(num_transitions=self.num_transitions)
-        groups = [
-            GroupState(
-                vector_steps=group.taken,
-                running=self._running(group),
-                obs=group.obs,
-                history=group.history.parts(),
-            )
-            for group in self._groups
-            if group.obs is not None
-        ]
         return RolloutState(num_transitions=self.num_transitions, groups=groups)
 
     def restore(self, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> list[int]:
@@ -180,11 +167,11 @@ class ProcessRollout:
         began_anew: list[int] = []
         with span("wait_for_workers", kind="wait"):
             for worker, group in enumerate(self._groups):
-                while self._began_anew[worker] is None:
+                while (resumed := self._resumed[worker]) is None:
                     self._pool.look(_LOOK_S)
                     self._check_deadlines()
-                anew = self._began_anew[worker] or []
-                self._continue_group(worker, group, anew)
+                anew, obs = resumed
+                group.resume(actions, state, anew, obs)
                 began_anew += [worker * self._num_envs + i for i in anew]
         return began_anew
 
@@ -230,8 +217,7 @@ class ProcessRollout:
 
     def began_anew(self, number: int, envs: Sequence[int], obs: Array) -> None:
         """A worker was brought to where another run stood, but for these environments."""
-        self._began_anew[number] = list(envs)
-        self._groups[number].obs = obs
+        self._resumed[number] = list(envs), obs
 
     def lost(self, number: int) -> None:
         """A worker's process is gone: what it had not finished is dropped, and where the one that
@@ -431,14 +417,7 @@ class ProcessRollout:
             first_env=worker * self._num_envs,
         )
         size, num_valid = fragment.valid.size, int(np.count_nonzero(fragment.valid))
-        since = 0
-        if group.cuts or num_valid < size:
-            since = self._mark_cuts(group, fragment, start, stop)
-        self._pop_ended(group, fragment, copied(memory.episodes), since)
-        group.taken = stop
-        group.obs = fragment.last_obs
-        if self._pool.can_replay:
-            group.history.add(fragment.action, self._running(group))
+        self._episodes += group.take(fragment, copied(memory.episodes))
         self.num_transitions += num_valid
         self._trained += num_valid
         if num_valid < size:
@@ -448,68 +427,6 @@ class ProcessRollout:
         self._ages[1] += self._version * num_rows - int(versions.sum())
         self._ages[2] = max(self._ages[2], self._version - oldest)
         return fragment
-
-    def _mark_cuts(self, group: _Group, fragment: Fragment, start: int, stop: int) -> int:
-        """Where a row follows on nothing, what came before it was cut off.
-
-        Gives the step from which on all belongs to the process that wrote the last row.
-        """
-        since, anew = 0, np.zeros((fragment.num_steps, self._num_envs), np.bool_)
-        for row in sorted(row for row in group.cuts if row < stop):
-            since = row - start
-            anew[since] = True
-            group.episodes[:], group.lengths[:] = group.cuts.pop(row), 0
-        if self._pool.can_replay:  # else it is a reset, after an end
-            anew |= ~fragment.valid
-        if anew.any():
-            fragment.truncated[:-1] |= anew[1:] & ~fragment.terminated[:-1]
-            fragment.began_anew = tuple(np.flatnonzero(anew[0] & ~group.has_ended).tolist())
-        return since
-
-    def _pop_ended(self, group: _Group, fragment: Fragment, table: Array, since: int) -> None:
-        """Keep the episodes that ended, and know which ones are running."""
-        ended = fragment.terminated | fragment.truncated | ~fragment.valid
-        group.has_ended = ended[-1]
-        if since == 0 and not ended.any():  # most often, where fragments are short
-            group.lengths += len(ended)
-            return
-        # Not by the flags: an episode that its process was lost in may be gone on with by a resumed
-        # run.
-        is_noted = table["length"] > 0
-        for t, i in np.argwhere(is_noted).tolist():
-            total, length, episode, _ = table[t, i].item()
-            self._episodes.append(Episode(fragment.first_env + i, episode, total, length))
-        if self._pool.can_replay:  # else a row that is not valid is the reset after an end
-            is_noted |= ~fragment.valid
-        for i in range(self._num_envs):
-            ends = np.flatnonzero(is_noted[since:, i]) + since
-            last = ends[-1] if len(ends) else since - 1
-            resets = 0
-            if not self._pool.can_replay:
-                resets = int((~fragment.valid[last + 1 :, i]).sum())
-            steps = len(ended) - 1 - last - resets
-            if len(ends):
-                group.episodes[i], group.lengths[i] = table["following"][last, i], 0
-            group.episodes[i] += resets
-            group.lengths[i] += steps
-
-    def _running(self, group: _Group) -> list[tuple[int, int]]:
-        return list(zip(group.episodes.tolist(), group.lengths.tolist(), strict=True))
-
-    def _continue_group(self, worker: int, group: _Group, began_anew: Sequence[int]) -> None:
-        """Know of environments what the checkpoint says that they were brought to."""
-        assert self._resume is not None
-        arrays, state = self._resume
-        first = worker * self._num_envs
-        numbers = range(first, first + self._num_envs)
-        for i, env in enumerate(numbers):
-            is_new = i in began_anew
-            group.episodes[i] = state["episodes"][env][0] + is_new
-            group.lengths[i] = 0 if is_new else len(arrays[f"actions.{env}"])
-        group.has_ended[:] = False
-        if self._pool.can_replay:
-            own = running_episodes(arrays, state)[first : first + self._num_envs]
-            group.history.resume(own, self._running(group))
 
     # --- accounting -------------------------------------------------------------------------------
 
