@@ -1,3 +1,4 @@
+import gc
 import os
 import socket
 
@@ -56,6 +57,7 @@ def test_objects_and_nudges_come_in_order(ends):
 def test_what_travels_along(ends, message, has_arrays, has_fd):
     ours, theirs = ends
     arrays = {"actions.0": np.arange(50_000).reshape(-1, 2), "actions.1": np.zeros(0, np.float32)}
+    gc.collect()  # what earlier tests have left
     before = num_descriptors()
     fd = os.memfd_create("test") if has_fd else -1
     if has_fd:
@@ -78,6 +80,7 @@ def test_what_travels_along(ends, message, has_arrays, has_fd):
 
 
 def test_who_is_gone_is_noticed():
+    gc.collect()  # what earlier tests have left
     before = num_descriptors()
     ours, theirs = Channel.pair()
     other = Channel(theirs)

@@ -414,6 +414,7 @@ def test_workers_end_when_the_learner_is_killed(tmp_path, env, sleeping_worker):
     assert memory_files() == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_ends_its_workers_and_goes_on_later(tmp_path):
     run_dir = tmp_path / "run"
     program = [sys.executable, "-m", "hotloop"]
@@ -462,6 +463,7 @@ KILLS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 1), st.floats(0, 0.
 
 
 def check_random_faults(directory, schedule, overlap, num_envs, faults, kills):
+    gc.collect()  # what earlier tests have left
     before = num_descriptors()
     directory.mkdir()
 
@@ -489,6 +491,7 @@ def check_random_faults(directory, schedule, overlap, num_envs, faults, kills):
     assert num_descriptors() == before
 
 
+@pytest.mark.slow
 @settings(
     max_examples=6,
     deadline=None,

@@ -1,3 +1,4 @@
+import gc
 import os
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def make_constant(length=10):
 
 def refuse(error, message, env, num_workers=2, **options):
     """A pool that can't be had leaves nothing behind; gives what is said of it."""
+    gc.collect()  # what earlier tests have left
     before = num_descriptors()
     with pytest.raises(error, match=message) as caught:
         WorkerPool(env, num_workers=num_workers, **options)
@@ -51,6 +53,7 @@ def refuse(error, message, env, num_workers=2, **options):
 
 
 def test_all_environments_are_made_before_it_is_there(tmp_path):
+    gc.collect()  # what earlier tests have left
     before = num_descriptors()
     with open_pool(SCRIPTED, 2, 3, env_kwargs={"directory": str(tmp_path)}) as pool:
         assert [count_calls(tmp_path, "make", worker) for worker in (0, 1)] == [3, 3]
@@ -213,6 +216,7 @@ def test_fragments_that_there_is_no_memory_for(monkeypatch, is_full):
     def refuse_room(fd, offset, size):
         raise OSError(28, "No space left on device")
 
+    gc.collect()  # what earlier tests have left
     before = num_descriptors()
     with open_pool("CartPole-v1", 1) as pool:
         policy = make_policy(make_network(pool))

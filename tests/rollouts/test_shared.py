@@ -1,3 +1,4 @@
+import gc
 import os
 
 import numpy as np
@@ -156,6 +157,7 @@ def test_weights_that_are_overwritten_while_they_are_read_are_read_again(memory,
 def test_too_little_memory_is_said_before_any_is_taken(network, monkeypatch):
     size = SharedMemory(-1, network, **SIZES).size
     monkeypatch.setattr(shared, "available_memory", lambda: size - 1)
+    gc.collect()  # what earlier tests have left
     before = num_descriptors()
     message = r"the fragments of 3 workers need .* MiB .* free: use fewer workers"
     with pytest.raises(ConfigError, match=message):
@@ -178,6 +180,7 @@ def test_memory_that_can_not_be_had_is_an_error_and_leaves_nothing(network, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
+    gc.collect()  # what earlier tests have left
     before = num_descriptors()
     message = r"shared memory can't be had \(.*No space left.*\): use fewer"
     with pytest.raises(ConfigError, match=message):
