@@ -108,6 +108,8 @@ class Session:
         self._num_dropped = 0
         self._eval_envs: VectorEnv | None = None
         self._trackers: Trackers | None = None
+        # What `workers` 'auto' came to, here or when the run was begun.
+        self._choice: dict[str, Any] | None = None
         self._status: Literal["finished", "stopped", "failed"] = "failed"
         # Where the run stands: its last whole iteration; None before the first.
         self._latest = resumed_from
@@ -344,6 +346,7 @@ class Session:
         with span("make_envs"):
             if config.workers == "auto":
                 config = self.config = self._choose()
+            self._choice = self.run.choice
             self.envs = self._make_environments(_next_episode(checkpoint))
             exits.callback(self.envs.close)
             if config.eval_interval is not None:
@@ -433,7 +436,7 @@ class Session:
 
     def _describe_workers(self) -> str:
         """What steps the environments; nothing where nobody asked."""
-        choice, config, plan = self.run.choice, self.config, self._plan
+        choice, config, plan = self._choice, self.config, self._plan
         if choice is not None:
             return choice["summary"]
         if not config.workers:
@@ -458,7 +461,7 @@ class Session:
 
     def _keep_accounting(self) -> None:
         """What became of every transition, and what each worker did: `accounting.json`."""
-        choice = self.run.choice
+        choice = self._choice
         if self._rollout is None or not (self.config.workers or choice):
             return
         accounting = self._rollout.accounting()
