@@ -383,8 +383,8 @@ def test_imports_stay_light(env, which):
 def test_the_extension_s_constants_are_the_format_s():
     recorder = pytest.importorskip("hotloop.timing._recorder")
     assert recorder.TWINS == (
-        f.PERIOD, f.MAX_DEPTH, f.T_HIST, f.NUM_BUCKETS, f.BUCKET_SHIFT, f.S_NUM_NODES, f.S_FOLDED,
-        f.S_UNNAMED, f.EVENT_SIZE, f.OVERFLOW,
+        f.PERIOD, f.MAX_DEPTH, f.T_HIST, f.NUM_BUCKETS, f.BUCKET_SHIFT, f.S_STATE, f.S_NUM_NODES,
+        f.S_FOLDED, f.S_IDENT, f.S_UNNAMED, f.LIVE, f.EVENT_SIZE, f.OVERFLOW,
     )  # fmt: skip
 
 

@@ -27,14 +27,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotloop.timing._control import backend as _backend
-from hotloop.timing._control import start, stop
+from hotloop.timing._control import open_paths, start, stop
 from hotloop.timing._format import KINDS, Kind
 
 if TYPE_CHECKING:
     from hotloop.timing._span import Span
+    from hotloop.timing._totals import Total, totals
     from hotloop.timing.calibrate import cost_share, overhead
     from hotloop.timing.keyed import Timing
-    from hotloop.timing.reader import Recording, RecordingError, current, read, read_directory
+    from hotloop.timing.reader import (
+        Recording,
+        RecordingError,
+        current,
+        read,
+        read_directory,
+    )
     from hotloop.timing.table import render, renderable, report
     from hotloop.timing.tree import Cost, Node, costliest, merge
 
@@ -60,10 +67,12 @@ __all__ = [
     "RecordingError",
     "Span",
     "Timing",
+    "Total",
     "cost_share",
     "costliest",
     "current",
     "merge",
+    "open_paths",
     "overhead",
     "read",
     "read_directory",
@@ -73,6 +82,7 @@ __all__ = [
     "span",
     "start",
     "stop",
+    "totals",
 ]
 
 # The reading half brings numpy and rich, which a process that only records need not load.
@@ -83,7 +93,9 @@ _LAZY = {
     "Timing": "keyed",
     "Recording": "reader",
     "RecordingError": "reader",
+    "Total": "_totals",
     "current": "reader",
+    "totals": "_totals",
     "read": "reader",
     "read_directory": "reader",
     "render": "table",

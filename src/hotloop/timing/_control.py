@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hotloop.timing import _format as f
 from hotloop.timing import _span
 from hotloop.timing._writer import Recorder, Segment, in_multiprocessing_child
 
@@ -42,6 +43,7 @@ class _Loan:
 backend: Any = _choose()
 _recorder = Recorder(None, "main", backend.FLAGS)
 _loans = threading.local()
+_ended: list[Path] = []
 
 
 def _attach() -> Any:
@@ -66,6 +68,10 @@ def _switch(recorder: Recorder, *, in_child: bool = False) -> Path | None:
     previous, _recorder = _recorder, recorder
     backend.reset()
     path = previous.abandon() if in_child else previous.close()
+    if in_child:
+        _ended.clear()
+    elif path is not None:
+        _ended.append(path)
     _loans = threading.local()  # after the end: spans that are open stay on record as open
     return path
 
@@ -102,6 +108,25 @@ def stop() -> Path | None:
 def recorder() -> Recorder:
     """The one in use."""
     return _recorder
+
+
+def files() -> list[Path]:
+    """All that this process has recorded into so far."""
+    path = _recorder.path
+    return _ended + ([] if path is None else [path])
+
+
+def open_paths() -> dict[int, tuple[str, ...]]:
+    """What each thread of this process is inside of at the moment, by its native number.
+
+    For a sampler in a thread of its own. Threads that have had no span yet are missing.
+    """
+    paths: dict[int, tuple[str, ...]] = {}
+    for segment in list(_recorder.segments):
+        state, words = segment.state, segment.words
+        if state is not None and words[f.S_STATE] == f.LIVE:
+            paths[words[f.S_IDENT]] = segment.path(state.current())
+    return paths
 
 
 def _in_child() -> None:

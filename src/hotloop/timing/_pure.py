@@ -225,6 +225,13 @@ class State:
         self.leave = leave
         self.root = root
 
+    def current(self) -> int:
+        """Index of the innermost open span that is counted; 0 where none is."""
+        node = self.here[0].node
+        while node is not None and node[2] < 0:
+            node = node[1].node
+        return 0 if node is None else node[2]
+
     def rewind(self) -> None:
         """Begin again at the top of the tree, for the next thread."""
         self.here[0] = self.root

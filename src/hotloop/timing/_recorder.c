@@ -23,9 +23,12 @@
 #define BUCKET_SHIFT 49
 #define BUCKET_BASE ((1023 + 3) << 3)
 #define ROW_WORDS (T_HIST + NUM_BUCKETS)
+#define S_STATE 4
 #define S_NUM_NODES 5
 #define S_FOLDED 6
+#define S_IDENT 10
 #define S_UNNAMED 11
+#define LIVE 1
 #define MAX_SPANS 4096
 #define OVERFLOW_NAME "(more spans)"
 
@@ -52,9 +55,10 @@ typedef struct Node {
     int32_t depth;
 } Node;
 
-typedef struct {
+typedef struct State {
     PyObject_HEAD
     PyObject *segment;
+    struct State *previous, *next; /* all that there are */
     Py_buffer view;
     int64_t *words, *opens;
     Event *ring;
@@ -75,6 +79,7 @@ static PyObject *kind_names[3];
 static Span *overflow_span;
 static uint64_t generation = 1;
 
+static State *all_states;
 static _Thread_local State *thread_state;
 static _Thread_local uint64_t thread_generation;
 
@@ -485,6 +490,9 @@ static void unwind(State *s) {
 }
 
 static void state_dealloc(State *self) {
+    if (self->next != NULL) self->next->previous = self->previous;
+    if (self->previous != NULL) self->previous->next = self->next;
+    if (self == all_states) all_states = self->next;
     if (self->nodes != NULL) {
         unwind(self);
         for (int32_t i = 1; i < self->num_nodes; i++) Py_XDECREF(self->nodes[i].span);
@@ -536,6 +544,9 @@ static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
     self->current = self->nodes;
     Py_INCREF(segment);
     self->segment = segment;
+    self->next = all_states;
+    if (all_states != NULL) all_states->previous = self;
+    all_states = self;
     Py_DECREF(buffer);
     Py_DECREF(layout);
     return (PyObject *)self;
@@ -555,7 +566,44 @@ static PyObject *state_retire(State *Py_UNUSED(self), PyObject *Py_UNUSED(ignore
     Py_RETURN_NONE;
 }
 
+/* Its thread may be anywhere but inside of a call of ours: whoever asks holds the GIL. */
+static int32_t current_node(const State *self) {
+    const Node *node = self->current;
+    while (node->index < 0) node = node->parent;
+    return node->index;
+}
+
+static PyObject *state_current(State *self, PyObject *Py_UNUSED(ignored)) {
+    return PyLong_FromLong(current_node(self));
+}
+
+/* For who samples threads: the State of one, by the kernel's number, and where it is. */
+static PyObject *find_current(unsigned long thread, int32_t *node) {
+    for (State *s = all_states; s != NULL; s = s->next) {
+        if (s->generation != generation || s->words[S_STATE] != LIVE ||
+            s->words[S_IDENT] != (int64_t)thread)
+            continue;
+        *node = current_node(s);
+        return (PyObject *)s;
+    }
+    return NULL;
+}
+
+static PyObject *(*current_function)(unsigned long, int32_t *) = find_current;
+
+static PyObject *state_segment(State *self, void *Py_UNUSED(ignored)) {
+    Py_INCREF(self->segment);
+    return self->segment;
+}
+
+static PyGetSetDef state_getset[] = {
+    {"segment", (getter)state_segment, NULL, "What it writes into.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMethodDef state_methods[] = {
+    {"current", (PyCFunction)state_current, METH_NOARGS,
+     "Index of the innermost open span that is counted; 0 where none is."},
     {"rewind", (PyCFunction)state_rewind, METH_NOARGS,
      "Begin again at the top of the tree, for the next thread."},
     {"retire", (PyCFunction)state_retire, METH_NOARGS,
@@ -571,6 +619,7 @@ static PyTypeObject StateType = {
     .tp_new = state_new,
     .tp_dealloc = (destructor)state_dealloc,
     .tp_methods = state_methods,
+    .tp_getset = state_getset,
 };
 
 /* ---- the module ---- */
@@ -659,13 +708,16 @@ PyMODINIT_FUNC PyInit__recorder(void) {
     if (PyModule_AddObject(module, "State", (PyObject *)&StateType) < 0 ||
         PyModule_AddObject(module, "Span", (PyObject *)&SpanType) < 0 ||
         PyModule_AddIntConstant(module, "FLAGS", 0) < 0 ||
+        PyModule_AddObject(module, "CURRENT",
+                           PyCapsule_New(&current_function, "hotloop.timing._recorder.CURRENT",
+                                         NULL)) < 0 ||
         (span_function = PyObject_GetAttrString(module, "span")) == NULL) {
         Py_DECREF(module);
         return NULL;
     }
-    PyObject *twins = Py_BuildValue("(iiiiiiiiis)", PERIOD, MAX_DEPTH, T_HIST, NUM_BUCKETS,
-                                    BUCKET_SHIFT, S_NUM_NODES, S_FOLDED, S_UNNAMED,
-                                    (int)sizeof(Event), OVERFLOW_NAME);
+    PyObject *twins = Py_BuildValue("(iiiiiiiiiiiis)", PERIOD, MAX_DEPTH, T_HIST, NUM_BUCKETS,
+                                    BUCKET_SHIFT, S_STATE, S_NUM_NODES, S_FOLDED, S_IDENT,
+                                    S_UNNAMED, LIVE, (int)sizeof(Event), OVERFLOW_NAME);
     if (twins == NULL || PyModule_AddObject(module, "TWINS", twins) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -69,6 +69,7 @@ class Segment:
         self.layout = layout
         self.words = memoryview(buffer).cast("q")
         self.state: Any = None  # the recorder's own; it lives as long as the segment does
+        self._paths: list[tuple[str, ...]] = []
         words = self.words
         words[f.S_SIZE] = layout.size
         words[f.S_RING] = layout.ring_capacity
@@ -116,6 +117,16 @@ class Segment:
         )
         words[f.S_NUM_NODES] = index + 1
         return index
+
+    def path(self, index: int) -> tuple[str, ...]:
+        """The names from the top of the tree down to a node."""
+        for node in range(len(self._paths), index + 1):
+            parent, _, length, name = f.NODE.unpack_from(
+                self.buffer, f.SEGMENT_HEAD + node * f.NODE.size
+            )
+            above = self._paths[parent] if node else ()
+            self._paths.append((*above, name[:length].decode()) if node else ())
+        return self._paths[index]
 
     def count_unnamed(self) -> None:
         """Count a span that found no place in the table: its time is in the span around it."""

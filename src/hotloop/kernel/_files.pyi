@@ -1,0 +1,3 @@
+from collections.abc import Iterable
+
+def read_files(patterns: Iterable[str], /) -> list[tuple[str, bytes]]: ...
