@@ -164,6 +164,27 @@ def ppo_table() -> str:
     return _rows(*rows)
 
 
+def auto_table() -> str:
+    """Whole trainings with what was chosen, and inline."""
+    head = ["8 environments", "transitions", "inline, s", "`--workers auto`, s", "workers"]
+    rows = [[*head, "as fast as inline"]]
+    for case in storage.load("rollouts_auto")["cases"]:
+        if "ratio" not in case:
+            rows.append([case["about"], "", _why("failed"), "", "", ""])
+            continue
+        low, high = (int(case["workers"][end]) for end in ("min", "max"))
+        rows.append(
+            [
+                case["about"],
+                f"{case['timesteps']:,}",
+                *(_scaled(case[name], 1.0) for name in ("inline", "auto")),
+                f"{low}" if low == high else f"{low}–{high}",
+                _times(case["ratio"]),
+            ]
+        )
+    return _rows(*rows)
+
+
 # By the name of the place in the page: the stored result, and what is made of it.
 ROLLOUT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "workers steps": ("rollouts_lockstep", lambda: lockstep_table("steps")),
@@ -174,4 +195,5 @@ ROLLOUT_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "workers overhead": ("rollouts_overhead", overhead_table),
     "workers start": ("rollouts_overhead", start_table),
     "workers ppo": ("rollouts_ppo", ppo_table),
+    "workers auto": ("rollouts_auto", auto_table),
 }

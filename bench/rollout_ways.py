@@ -61,7 +61,8 @@ class Hotloop:
         workers: W.
         per_worker: environments of each.
         num_steps: T.
-        how: `barrier`, `variable`, `async`, `barrier overlap`, `variable overlap` or `inline`.
+        how: `barrier`, `variable`, `async`, `barrier overlap`, `variable overlap`, `inline`; or
+            `async random`, uniform actions that no network is asked for.
         env_kwargs: for the environment.
         minimum: async: transitions of a call, at least.
     """
@@ -78,7 +79,7 @@ class Hotloop:
         minimum: int,
     ) -> None:
         from hotloop.envs import make_vec
-        from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot
+        from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
         from hotloop.rollouts import InlineEnvironments, Plan
         from hotloop.rollouts.pool import WorkerPool
 
@@ -93,20 +94,26 @@ class Hotloop:
             )
         else:
             environments = WorkerPool(env, num_workers=workers, envs_per_worker=per_worker, **made)
-        schedule, _, overlap = how.replace("inline", "barrier").partition(" ")
-        network = ActorCritic(
-            obs_spec=environments.obs_spec,
-            action_spec=environments.action_spec,
-            hidden_sizes=(16,),
-        )
+        schedule, _, extra = how.replace("inline", "barrier").partition(" ")
+        specs: dict[str, Any] = {
+            "obs_spec": environments.obs_spec,
+            "action_spec": environments.action_spec,
+            "hidden_sizes": (16,),
+        }
+        network: Actor | ActorCritic
+        if extra == "random":
+            network = Actor(kind="action_values", **specs)
+            exploration = Exploration(epsilon=(1.0, 1.0))
+        else:
+            network, exploration = ActorCritic(**specs), None
         self._params = network.initial_parameters(0)
         self._snapshot = PolicySnapshot
         self._version = 0
         plan: Any = {"num_steps": num_steps, "seed": 0, "schedule": schedule, "minimum": minimum}
         self.environments = environments
         self.rollout = environments.rollout(
-            ActingPolicy(network, PolicySnapshot(0, self._params)),
-            Plan(**plan, overlap=bool(overlap)),
+            ActingPolicy(network, PolicySnapshot(0, self._params), exploration=exploration),
+            Plan(**plan, overlap=extra == "overlap"),
         )
 
     def advance(self) -> int:
@@ -638,6 +645,43 @@ def _diagnose_sb3(
     return figures, marks
 
 
+def choose(
+    workers: int | str,
+    *,
+    env: str,
+    num_envs: int,
+    num_steps: int,
+    timesteps: int,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """PPO, from the call to its result: the probe, starting workers and learning included.
+
+    Returns:
+        `seconds` of it, and `workers`, how many there were.
+    """
+    from hotloop.algorithms import ppo
+    from hotloop.runs import RunDirectory
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        result = ppo.train(
+            ppo.Config(
+                env_id=env,
+                env_kwargs=dict(env_kwargs or {}),
+                num_envs=num_envs,
+                num_steps=num_steps,
+                total_timesteps=timesteps,
+                workers=workers,  # pyright: ignore[reportArgumentType]
+                torch_threads=1,
+                compile="off",
+                runs_dir=folder,
+            )
+        )
+        took_s = time.perf_counter() - began
+        chosen = RunDirectory.open(result.run_dir).config["config"]["workers"]
+    return {"seconds": took_s, "workers": float(chosen)}
+
+
 # --- a process for each measurement ---------------------------------------------------------------
 
 WAYS: dict[str, Callable[..., dict[str, float]]] = {
@@ -646,6 +690,7 @@ WAYS: dict[str, Callable[..., dict[str, float]]] = {
     "fragments": fragments,
     "start": start,
     "diagnose": diagnose,
+    "choose": choose,
 }
 
 

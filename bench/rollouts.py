@@ -29,6 +29,11 @@ Parts, each of which is stored by itself, with the machine and all libraries' ve
 - `ppo`: whole trainings on CartPole. `rollouts_ppo.json`: `ways`, by name: `about` and the figures
   of `train.summary`; `ratio`, of the rate to Stable-Baselines3's, and `ratio_total`.
 
+- `auto`: whole trainings with `--workers auto` beside inline, where environments take microseconds,
+  tenths of a millisecond and tens of milliseconds. `rollouts_auto.json`: `cases`, a list: `about`,
+  `timesteps`, `inline` and `auto` (seconds in all), `workers` (that were chosen), `ratio` (of the
+  rates).
+
 A figure is {"median", "min", "max"}; what could not be measured is {"missing": why}.
 """
 
@@ -46,7 +51,7 @@ from typing import Any, NamedTuple
 from bench import storage, train
 from bench.parts import run_parts
 from bench.rollout_arithmetic import loaded, rates, timelines, uneven
-from bench.rollout_ways import CARTPOLE, measure
+from bench.rollout_ways import CARTPOLE, UNEVEN, measure
 
 FIGURES = Path(__file__).parent.parent / "docs"
 LIBRARIES = ("envpool",)
@@ -442,6 +447,7 @@ CHEAP = {
     "barrier": OURS["barrier"],
     "variable overlap": OURS["variable overlap"],
     "async": OURS["async"],
+    "async random": "hotloop, `async`, a random policy",
     "inline": "hotloop, `inline`",
     **PEERS,
     "envpool": "EnvPool (its own CartPole, in C++), all in a step",
@@ -581,6 +587,48 @@ def ppo(scale: Scale, rounds: int) -> None:
     store("ppo", {"timesteps": options.timesteps, "rounds": rounds, "ways": ways})
 
 
+# --- workers or none ------------------------------------------------------------------------------
+
+# Of `rollout_ways.choose`, with eight environments.
+TASKS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"env": CARTPOLE, "num_steps": 128, "timesteps": 204_800},
+    "HalfCheetah-v5": {"env": "HalfCheetah-v5", "num_steps": 256, "timesteps": 61_440},
+    "steps of 3 ms": {
+        "env": UNEVEN,
+        "num_steps": 64,
+        "timesteps": 5_120,
+        "env_kwargs": {"slow_share": 0.0},
+    },
+    "steps of 3 ms, one in ten of 100 ms": {"env": UNEVEN, "num_steps": 32, "timesteps": 2_560},
+}
+
+
+def auto(scale: Scale, rounds: int) -> None:
+    """What `auto` chooses beside no workers at all."""
+    cases: list[dict[str, Any]] = []
+    for about, task in TASKS.items():
+        if scale is QUICK:
+            task = {**task, "timesteps": 2 * 8 * task["num_steps"]}
+        measures = {
+            name: functools.partial(measure, "choose", workers=workers, num_envs=8, **task)
+            for name, workers in (("inline", 0), ("auto", "auto"))
+        }
+        print(f"  {about} ", end="")
+        found = alternate(measures, rounds)
+        case: dict[str, Any] = {"about": about, "timesteps": task["timesteps"]}
+        if "missing" not in {*found["inline"], *found["auto"]}:
+            inline, own = (found[name]["seconds"] for name in ("inline", "auto"))
+            ratio = inline["median"] / own["median"]
+            workers = found["auto"]["workers"]
+            case |= {"inline": inline, "auto": own, "workers": workers, "ratio": ratio}
+            print(
+                f"    inline {inline['median']:.1f} s, auto {own['median']:.1f} s with "
+                f"{workers['median']:g} workers: {ratio:.2f} × as fast"
+            )
+        cases.append(case)
+    store("auto", {"rounds": rounds, "cases": cases})
+
+
 RUN: dict[str, Callable[[Scale, int], None]] = {
     "lockstep": lockstep,
     "diagnostic": diagnostic,
@@ -588,6 +636,7 @@ RUN: dict[str, Callable[[Scale, int], None]] = {
     "cheap": cheap,
     "overhead": overhead,
     "ppo": ppo,
+    "auto": auto,
 }
 
 

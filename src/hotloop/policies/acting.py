@@ -96,6 +96,7 @@ class ActingPolicy:
         """Act with what the loaded parameters have become, which were changed in place."""
         self.version = version
         self._forward.refresh()
+        self._head.load(self.snapshot.params)
 
     # --- the rollout's side: no checks, nothing allocated but what NumPy needs -------------------
 
@@ -159,7 +160,7 @@ class ActingPolicy:
                 "all that the network says, of DQN the actions' values"
             )
         if self.obs_scale is not None:
-            obs = self._scale(obs)
+            obs = self.obs_scale.apply(obs)
         return self._forward.value(obs)
 
     def choose(self, head: Array, noise: Array, out: Array) -> None:

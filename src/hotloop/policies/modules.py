@@ -266,12 +266,13 @@ class ModuleForward:
     def load(self, snapshot: PolicySnapshot) -> None:
         """Compute with a copy of these parameters from now on."""
         self._dtype = np.dtype(np.float32) if snapshot.obs_scale is not None else self.obs_dtype
-        for name, param in self._params.items():
-            np.copyto(param, snapshot.params[name])
+        self._snapshot = snapshot
+        self.refresh()
 
     def refresh(self) -> None:
-        """Only what computes with the learner's own memory can be refreshed."""
-        raise NotImplementedError
+        """Compute with what the parameters have become, which were changed in place."""
+        for name, param in self._params.items():
+            np.copyto(param, self._snapshot.params[name])
 
     def head(self, obs: Array, out: Array | None) -> Array:
         """Logits or means: float32, (B, H), from (B, *obs_shape)."""

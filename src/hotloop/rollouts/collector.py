@@ -162,7 +162,8 @@ class Collector:
     def evaluate(self, slot: Slot, start: int, stop: int) -> None:
         """What the policy thinks of rows `start` … `stop` − 1, the last ones that were collected.
 
-        V of all observations in one batch: a step's own batch would cost as much as acting.
+        V of all observations, and of what follows, in one batch: a step's own batch would cost as
+        much as acting.
         """
         policy = self.policy
         if not policy.has_value:
@@ -171,11 +172,10 @@ class Collector:
             noise = self._noise_of(self.vector_steps - (stop - start), stop - start)
             part = slot.fragment.rows(start, stop)
             part.log_prob[...] = policy.log_prob(slot.head[start:stop], noise, part.action)
-            flat_obs = part.obs.reshape(-1, *part.obs.shape[2:])
-            part.value[...] = policy.value(flat_obs).reshape(part.value.shape)
-            following = part.next_value
-            following[:-1] = part.value[1:]
-            following[-1] = policy.value(part.last_obs)
+            obs = np.concatenate((part.obs, part.last_obs[None]))
+            value = policy.value(obs.reshape(-1, *obs.shape[2:])).reshape(obs.shape[:2])
+            part.value[...], following = value[:-1], part.next_value
+            following[...] = value[1:]
             # Where the environment was reset, the next observation is not the successor.
             truncated = part.truncated & ~part.terminated
             if truncated.any():
@@ -204,9 +204,9 @@ class Collector:
             NonFiniteError: the policy did.
             EnvironmentFailure: an environment did.
         """
-        acted = np.isfinite(slot.head[start : stop + 1]).all(axis=(1, 2))
+        acted = np.isfinite(slot.head[start : stop + 1])
         if not acted.all():
-            step = int(acted.argmin())
+            step = int(acted.all(axis=(1, 2)).argmin())
             if np.isfinite(slot.fragment.obs[start + step]).all():
                 raise NonFiniteError(
                     f"the policy's outputs must be finite, but at step {self.vector_steps + step} "

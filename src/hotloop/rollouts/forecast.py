@@ -19,11 +19,14 @@ from hotloop.rollouts.protocol import Schedule
 # What workers cost, measured once: beginning and ending a row; waking each other, for a fragment
 # and for each worker of it; starting one, environments not included.
 ROW_S = 5e-6
-FRAGMENT_S = 0.2e-3
+FRAGMENT_S = 0.4e-3
 NUDGE_S = 0.05e-3
 START_S = 0.5
-# Workers must be so much faster than none, and another schedule than the one by default.
+# Workers must be so much faster than none, and save so many seconds: the forecast knows nothing of
+# learning, which may be most of the run. And another schedule must be so much faster than the
+# default.
 WORKERS_GAIN = 1.15
+LEAST_SAVING_S = 2.0
 SCHEDULE_GAIN = 1.3
 # Of what is forecast this close to the fastest, the fewest workers are taken.
 CLOSE = 1.05
@@ -250,7 +253,8 @@ def choose(measured: Measured, task: Task) -> Choice:
     - Of what takes at most 5 % longer than the fastest, the fewest workers.
     - Where the user has left `barrier`: the schedule that waits for nobody, if the run is forecast
       to be 1.3 times as fast by it and waiting for the slowest is why.
-    - None, unless workers are forecast to be 1.15 times as fast, their start included.
+    - None, unless workers are forecast to be 1.15 times as fast, their start included, and to save
+      two seconds.
     """
     counts = _counts(measured, task)
     needs_workers = task.schedule != "barrier" or task.overlap
@@ -272,8 +276,10 @@ def choose(measured: Measured, task: Task) -> Choice:
         ]
         if uneven and taken.total_s >= SCHEDULE_GAIN * _best(uneven).total_s:
             taken = _best(uneven)
-    if inline is not None and inline.total_s < WORKERS_GAIN * taken.total_s:
-        taken = inline
+    if inline is not None:
+        saved_s = inline.total_s - taken.total_s
+        if inline.total_s < WORKERS_GAIN * taken.total_s or saved_s < LEAST_SAVING_S:
+            taken = inline
     fragment_steps = None
     if taken.schedule == "async" and task.schedule != "async":
         row_s = task.num_envs / taken.steps_per_s

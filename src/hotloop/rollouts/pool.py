@@ -55,10 +55,12 @@ class WorkerProcess:
         self.error: dict[str, Any] | None = None
         self.began_ns = time.monotonic_ns()
         self.channel, theirs = Channel.pair()
+        # What is first for programs started from here, a profiler's own modules, stays first.
+        paths = [os.environ.get("PYTHONPATH", ""), *(path or os.getcwd() for path in sys.path)]
         environment = {
             **dict.fromkeys(_THREADS, "1"),
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "HOTLOOP_WORKER": str(number),
         }
         program = [sys.executable, "-m", "hotloop.rollouts.worker"]

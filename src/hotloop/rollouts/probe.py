@@ -1,15 +1,14 @@
 """`workers` 'auto': a short look at the run's environments, so that a choice can be made.
 
 Environments of the run's kind are made in this process, stepped for half a second, two where steps
-differ much, with the policy that the run begins with, and closed. What they said is a `Measured`;
-`forecast` does the rest.
+differ much, less where the whole run is short, with the policy that the run begins with, and
+closed. What they said is a `Measured`; `forecast` does the rest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop import kernel
 from hotloop.envs import VectorEnv, make_vec
 from hotloop.envs.loop import EnvLoop
 from hotloop.errors import HotloopError
@@ -33,6 +33,8 @@ _MAX_STEPS = 4_000
 _ENOUGH_S, _SOME_STEPS = 0.5, 20
 _CLOSE_ERROR, _LONG_S = 0.05, 2.0
 _LONGEST_S = 10.0  # whatever there is by then
+# Less is enough where it would be more than this share of collecting the whole run here.
+_SHARE, _LEAST_S = 0.01, 0.03
 # For environments whose step is shorter, a group is stepped too: its loop costs something itself.
 _CHEAP_S = 1e-3
 _GROUP_S, _GROUP_SIZE = 0.15, 8
@@ -72,7 +74,12 @@ def probe(
     """
     with span("probe"):
         measured = measure(
-            env, make_network, num_envs=num_envs, seed=plan.seed, env_kwargs=env_kwargs
+            env,
+            make_network,
+            num_envs=num_envs,
+            num_left=num_left,
+            seed=plan.seed,
+            env_kwargs=env_kwargs,
         )
     free = available_memory()
     max_workers = _MAX_WORKERS
@@ -85,7 +92,7 @@ def probe(
         schedule=plan.schedule,
         overlap=plan.overlap,
         uneven=uneven,
-        num_cores=available_cores(),
+        num_cores=kernel.available_cores(),
         max_workers=max_workers,
     )
     return choose(measured, task)
@@ -96,6 +103,7 @@ def measure(
     make_network: Callable[[VectorEnv], Network],
     *,
     num_envs: int,
+    num_left: int = 10**9,
     seed: int = 0,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> Measured:
@@ -116,19 +124,19 @@ def measure(
     try:
         network = make_network(envs)
         policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(seed)))
-        rows, busy_share, reset_share, reset_s = _step(envs, policy, seed)
+        rows, busy_share, reset_share, reset_s = _step(envs, policy, seed, _ENOUGH_S, num_left)
     finally:
         envs.close()
     together = None if isinstance(envs, EnvLoop) else envs.num_envs
     if together is not None:
         rows /= together
     step_s, loop_s = float(rows.mean()), 0.0
-    has_room = _GROUP_SIZE * make_s < 2 * _ENOUGH_S
+    has_room = _GROUP_SIZE * make_s < min(2 * _ENOUGH_S, _budget_s(step_s * num_left))
     if together is None and num_envs > 1 and step_s < _CHEAP_S and has_room:
         size = min(num_envs, _GROUP_SIZE)
         group = make(size)
         try:
-            together_s = np.median(_step(group, policy, seed, _GROUP_S)[0])
+            together_s = np.median(_step(group, policy, seed, _GROUP_S, num_left)[0])
         finally:
             group.close()
         # Row of n: loop + n · step, from the medians of 1 and of `size`.
@@ -183,7 +191,7 @@ class _Clock:
 
 
 def _step(
-    envs: VectorEnv, policy: ActingPolicy, seed: int, enough_s: float = _ENOUGH_S
+    envs: VectorEnv, policy: ActingPolicy, seed: int, enough_s: float, num_left: int
 ) -> tuple[np.ndarray, float, float, float]:
     """Act and step; gives the rows' seconds without resets, the share of time that is computing,
     resets for each step and seconds of a reset."""
@@ -201,6 +209,9 @@ def _step(
         collector.collect(slot, t, t + 1, clock)
         num_ended.append(int((slot.fragment.terminated[t] | slot.fragment.truncated[t]).sum()))
         passed_s = time.perf_counter() - began
+        if len(clock.rows) == _SOME_STEPS:
+            run_s = sum(clock.rows) / _SOME_STEPS * num_left / envs.num_envs
+            enough_s = min(enough_s, _budget_s(run_s))
         if passed_s > enough_s and len(clock.rows) >= _SOME_STEPS:
             rows = np.array(clock.rows)
             error = rows.std() / math.sqrt(len(rows)) / rows.mean()
@@ -219,6 +230,11 @@ def _step(
         return plain, busy_share, num_resets / num_steps, max(0.0, surplus / num_resets)
     limit = envs.time_limit  # no episode was short enough to be seen
     return plain, busy_share, 1 / limit if limit else 0.0, first_reset_s
+
+
+def _budget_s(run_s: float) -> float:
+    """How long a part of the probe may take, where collecting the whole run here takes `run_s`."""
+    return max(_LEAST_S, _SHARE * run_s)
 
 
 def _act(policy: ActingPolicy, num_envs: int, seed: int) -> dict[int, float]:
@@ -276,32 +292,5 @@ class _Busy:
         # Nanoseconds on a core, and waiting for one: where others are busy too, who computes waits.
         with contextlib.suppress(OSError, ValueError, IndexError):
             waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-        return time.process_time() + waited + _descendants_cpu_s()
-
-
-def _descendants_cpu_s() -> float:
-    """CPU time of the processes that this one has started, and of theirs."""
-    parents: dict[int, tuple[int, float]] = {}
-    with contextlib.suppress(OSError):
-        tick = os.sysconf("SC_CLK_TCK")
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                # After the command's closing parenthesis: state, parent; user and system time.
-                stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                parents[int(name)] = int(stat[1]), (int(stat[11]) + int(stat[12])) / tick
-    found, total = {os.getpid()}, 0.0
-    while found:
-        found = {pid for pid, (parent, _) in parents.items() if parent in found}
-        total += sum(parents[pid][1] for pid in found)
-    return total
-
-
-def available_cores() -> int:
-    """Cores that this process may use: by its affinity, and by its group's quota."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    count = count or 1
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            count = min(count, max(1, int(quota) // int(period)))
-    return count
+        others = sum(one.cpu_ns for one in kernel.descendants()) / 1e9
+        return time.process_time() + waited + others

@@ -32,6 +32,7 @@ from hotloop.rollouts.shared import (
     EPISODE,
     GRANTS,
     LIMIT,
+    NOBODY_WAITS,
     NUM_SLOTS,
     STARTED,
     STEPPED,
@@ -41,7 +42,7 @@ from hotloop.rollouts.shared import (
 )
 from hotloop.rollouts.state import RolloutState
 from hotloop.timing import span
-from hotloop.types import PER_STEP, Array, Episode, Fragment
+from hotloop.types import Array, Episode, Fragment
 
 if TYPE_CHECKING:
     from hotloop.rollouts.pool import WorkerPool, WorkerProcess
@@ -285,7 +286,10 @@ class ProcessRollout:
             # What is still in the making; what has come is taken now.
             return self._updates_until_too_old([m.words[DONE] for m in self._memory]) > 0
 
+        wanted = self._shared.wanted
+        wanted[0] = sum(group.taken for group in self._groups) + minimum
         self._wait(is_enough)
+        wanted[0] = NOBODY_WAITS
         return self._available()
 
     def _updates_until_too_old(self, rows: Sequence[int]) -> int:
@@ -389,35 +393,9 @@ class ProcessRollout:
     def _take(self, worker: int, num_rows: int) -> Fragment:
         """Copy the next rows of a worker, and say that their places are free."""
         memory, group = self._memory[worker], self._groups[worker]
-        start, stop = group.taken, group.taken + num_rows
-        spans: list[tuple[int, int, int]] = []  # slot, first step, the one after the last
-        row = start
-        while row < stop:
-            which, t = memory.place(row)
-            spans.append((which, t, min(self._num_steps, t + stop - row)))
-            row += spans[-1][2] - t
-
-        def copied(arrays: Sequence[Array]) -> Array:
-            parts = [arrays[which][t:end] for which, t, end in spans]
-            return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
-
-        slots = [slot.fragment for slot in memory.slots]
-        fields: dict[str, Any] = {
-            name: copied([getattr(fragment, name) for fragment in slots]) for name in PER_STEP
-        }
-        which, _, end = spans[-1]
-        following = slots[which]
-        last_obs = following.obs[end] if end < self._num_steps else following.last_obs
-        versions = copied(memory.versions)
-        oldest = int(versions.min())
-        fragment = Fragment(
-            **fields,
-            last_obs=last_obs.copy(),
-            policy_version=oldest,
-            first_env=worker * self._num_envs,
-        )
+        fragment, versions, episodes = memory.copy(group.taken, group.taken + num_rows)
         size, num_valid = fragment.valid.size, int(np.count_nonzero(fragment.valid))
-        self._episodes += group.take(fragment, copied(memory.episodes))
+        self._episodes += group.take(fragment, episodes)
         self.num_transitions += num_valid
         self._trained += num_valid
         if num_valid < size:
@@ -425,7 +403,7 @@ class ProcessRollout:
             self._dropped[reason] += size - num_valid
         self._ages[0] += num_rows
         self._ages[1] += self._version * num_rows - int(versions.sum())
-        self._ages[2] = max(self._ages[2], self._version - oldest)
+        self._ages[2] = max(self._ages[2], self._version - fragment.policy_version)
         return fragment
 
     # --- accounting -------------------------------------------------------------------------------

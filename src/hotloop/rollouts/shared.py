@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from hotloop.errors import ConfigError
 from hotloop.policies import Network, ObsScale, PolicySnapshot
 from hotloop.rollouts.collector import Slot
-from hotloop.types import Array
+from hotloop.types import PER_STEP, Array, Fragment
 
 NUM_SLOTS = 2
 
@@ -35,6 +35,7 @@ WAITING = 12  # whether it waits for a new limit
 EPISODE = 13  # the greatest number of its environments' running episodes
 ACTING = 14  # the version that it makes rows with; −1: it makes none
 _NUM_WORDS = 16
+NOBODY_WAITS = 2**62
 
 # What a row says of an episode that ended in it; no length: none did. And, where an episode ended
 # or an environment failed in it, the number of the episode that runs after it.
@@ -78,6 +79,7 @@ class Weights:
         self.words = arena.zeros((8,), np.int64)  # the number of the newest publication
         # Number of the publication that each holds, −1 while it is written; version; has a scale.
         self._heads = arena.zeros((2, 8), np.int64)
+        self._size = size
         self._params = arena.zeros((2, size), np.float32)
         self._scales = arena.zeros((2, 2, *self._obs_shape), np.float32)
         self._clips = arena.zeros((2,), np.float64)
@@ -107,23 +109,36 @@ class Weights:
 
     def read(self, number: int) -> tuple[int, PolicySnapshot]:
         """A copy of a publication, or of a newer one where it is overwritten already."""
+        flat = np.empty(self._size, np.float32)
+        number, version, scale = self.read_into(flat, number)
+        named = {
+            name: flat[start:stop].reshape(shape)
+            for name, (start, stop, shape) in self._places.items()
+        }
+        return number, PolicySnapshot(version, named, scale)
+
+    def read_into(self, flat: Array, number: int) -> tuple[int, int, ObsScale | None]:
+        """The same, its parameters into the memory of a snapshot that was read before.
+
+        Args:
+            flat: float32, all parameters in a row: what those of that snapshot are views of.
+            number: of the publication.
+
+        Returns:
+            The number that was read, its version and its scale.
+        """
         while True:
             which = number % 2
             head = self._heads[which]
             if head[0] == number:
-                params = self._params[which].copy()
+                np.copyto(flat, self._params[which])
                 version, has_scale = int(head[1]), bool(head[2])
                 mean, std = self._scales[which].copy()
                 clip = float(self._clips[which])
                 if head[0] == number:
                     break
             number = self.newest
-        named = {
-            name: params[start:stop].reshape(shape)
-            for name, (start, stop, shape) in self._places.items()
-        }
-        scale = ObsScale(mean, std, clip) if has_scale else None
-        return number, PolicySnapshot(version, named, scale)
+        return number, version, ObsScale(mean, std, clip) if has_scale else None
 
 
 class WorkerMemory:
@@ -140,6 +155,7 @@ class WorkerMemory:
         self, arena: Arena, network: Network, num_steps: int, num_envs: int, first_env: int
     ) -> None:
         self.num_steps = num_steps
+        self._first_env = first_env
         self.words = arena.zeros((_NUM_WORDS,), np.int64).data
         self.slots = [
             Slot.allocate(num_steps, num_envs, network, first_env=first_env, zeros=arena.zeros)
@@ -149,10 +165,47 @@ class WorkerMemory:
         self.episodes = [
             arena.zeros((num_steps, num_envs), EPISODE_DTYPE) for _ in range(NUM_SLOTS)
         ]
+        self._columns = [
+            (*(getattr(slot.fragment, name) for name in PER_STEP), versions, episodes)
+            for slot, versions, episodes in zip(
+                self.slots, self.versions, self.episodes, strict=True
+            )
+        ]
 
     def place(self, row: int) -> tuple[int, int]:
         """Slot and step of a row."""
         return (row // self.num_steps) % NUM_SLOTS, row % self.num_steps
+
+    def copy(self, start: int, stop: int) -> tuple[Fragment, Array, Array]:
+        """Rows `start` … `stop` − 1, at most as many as both slots hold.
+
+        Returns:
+            The fragment; its rows' `versions`; what is noted of them in `episodes`.
+        """
+        parts: list[list[Array]] = []
+        row = start
+        while True:
+            which, t = self.place(row)
+            end = min(self.num_steps, t + stop - row)
+            parts.append([column[t:end] for column in self._columns[which]])
+            row += end - t
+            if row >= stop:
+                break
+        if len(parts) == 1:
+            columns = [column.copy() for column in parts[0]]
+        else:
+            columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        last = self.slots[which].fragment
+        last_obs = last.obs[end] if end < self.num_steps else last.last_obs
+        fields: dict[str, Any] = dict(zip(PER_STEP, columns[:-2], strict=True))
+        versions, episodes = columns[-2:]
+        fragment = Fragment(
+            **fields,
+            last_obs=last_obs.copy(),
+            policy_version=int(versions.min()),
+            first_env=self._first_env,
+        )
+        return fragment, versions, episodes
 
 
 class SharedMemory:
@@ -160,6 +213,7 @@ class SharedMemory:
 
     Attributes:
         total_limit: int64, (1,), see above, of the schedule that shares out a total.
+        wanted: int64, (1,), of the schedule that takes what there is.
         weights: the published policy.
         workers: each worker's part.
 
@@ -177,6 +231,8 @@ class SharedMemory:
         arena = Arena(None if fd < 0 else mmap.mmap(fd, 0))
         # Rows of all workers together: from this one on none must be begun.
         self.total_limit = arena.zeros((1,), np.int64).data
+        # And so many must be done for the learner to go on; where it doesn't wait, `NOBODY_WAITS`.
+        self.wanted = arena.zeros((1,), np.int64).data
         self.weights = Weights(arena, network)
         self.workers = [
             WorkerMemory(arena, network, num_steps, num_envs, worker * num_envs)
@@ -204,7 +260,9 @@ def create(network: Network, **sizes: Any) -> tuple[int, SharedMemory]:
     fd = os.memfd_create("hotloop-rollouts", os.MFD_CLOEXEC)
     try:
         os.posix_fallocate(fd, 0, size)
-        return fd, SharedMemory(fd, network, **sizes)
+        shared = SharedMemory(fd, network, **sizes)
+        shared.wanted[0] = NOBODY_WAITS
+        return fd, shared
     except OSError as error:
         os.close(fd)
         raise ConfigError(

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from hotloop import timing
@@ -30,6 +31,7 @@ from hotloop.rollouts.shared import (
     EPISODE,
     GRANTS,
     LIMIT,
+    NOBODY_WAITS,
     STARTED,
     STEPPED,
     TAKEN,
@@ -39,12 +41,13 @@ from hotloop.rollouts.shared import (
 )
 from hotloop.rollouts.state import running_episodes
 from hotloop.timing import span
+from hotloop.types import Array
 
 # How long a batch of rows that are evaluated together should take.
 CHUNK_S = 0.002
-# How often the learner is told of rows, of which it can take some: 24 workers that told of each row
-# of 3 ms took a fifth of a core of it. Where a worker can't go on it tells at once.
-TELL_S = 0.01
+# The learner is told when there is what it waits for, and not of each row: being woken for those of
+# 24 workers took it a fifth of a core. Where it waits for something else too, it is told so often.
+TELL_S = 0.002
 # A waiting worker looks by itself so often, should a nudge have been missed.
 _LOOK_S = 0.1
 
@@ -149,10 +152,15 @@ class Worker:
         os.close(fd)
         self._weights = shared.weights
         self._total_limit = shared.total_limit
+        self._wanted = shared.wanted
         self._all_words = [memory.words for memory in shared.workers]
         self._memory: WorkerMemory = shared.workers[greeting["worker"]]
         self._words = self._memory.words
         self._number, snapshot = self._weights.read(self._weights.newest)
+        # What all of its parameters lie in.
+        flat = next(iter(snapshot.params.values())).base
+        assert flat is not None
+        self._flat: Array = flat
         exploration = setup["exploration"]
         if exploration is not None:
             exploration = Exploration(**{**exploration, "epsilon": tuple(exploration["epsilon"])})
@@ -198,8 +206,7 @@ class Worker:
             self._row_s += 0.1 * ((now - began) / (stop - t) - self._row_s)
             words[DONE] = self._row
             words[ACTING] = -1
-            is_worth_it = now - self._told_at >= TELL_S and self._setup["schedule"] == "async"
-            if is_worth_it or self._room() <= 0:
+            if self._room() <= 0 or (now - self._told_at >= TELL_S and self._is_waited_for()):
                 self._told_at = now
                 self._tell_done()
                 _look_for(self._parent)
@@ -222,8 +229,8 @@ class Worker:
             first_env = self._memory.slots[0].fragment.first_env
             for one in episodes:
                 table[one.env - first_env] = one.undiscounted_return, one.length, one.episode, 0
-            table["following"] = [number for number, _ in envs.running()]
-            self._note_episodes()
+            table["following"] = running = self._running()
+            self._note_episodes(running)
         self._row += 1
         words[STARTED] = 0
         words[STEPPED] = self._row
@@ -241,6 +248,11 @@ class Worker:
             room = min(room, share)
         return room
 
+    def _is_waited_for(self) -> bool:
+        """Whether the learner can now take what it waits for."""
+        wanted = self._wanted[0]
+        return wanted < NOBODY_WAITS and sum([words[DONE] for words in self._all_words]) >= wanted
+
     def _begin(self, arrays: dict[str, Any]) -> None:
         """Bring the environments to where they are to begin."""
         words, setup = self._words, self._setup
@@ -253,7 +265,7 @@ class Worker:
         else:
             words[STARTED] = time.monotonic_ns()
             self._collector.begin(first_episode=setup["first_episode"])
-        self._note_episodes()
+        self._note_episodes(self._running())
         words[STARTED] = 0
         # What the worker before this one has stepped and not evaluated.
         done = words[DONE]
@@ -270,10 +282,14 @@ class Worker:
             self._collector.evaluate(self._memory.slots[which], first, stop)
             words[DONE] = self._row
 
-    def _note_episodes(self) -> None:
+    def _running(self) -> list[int]:
+        """Numbers of the episodes that run now."""
+        return [number for number, _ in self._envs.running()]
+
+    def _note_episodes(self, running: list[int]) -> None:
         """Tell which numbers were used, should another process have to go on."""
         # A vector environment may begin its next episode in a call of its own.
-        greatest = max(number for number, _ in self._envs.running()) + (not self._envs.can_replay)
+        greatest = max(running) + (not self._envs.can_replay)
         self._words[EPISODE] = max(self._words[EPISODE], greatest)
 
     def _tell_done(self) -> None:
@@ -286,8 +302,11 @@ class Worker:
         if number == self._number:
             return
         with span("load_weights", kind="transfer"):
-            self._number, snapshot = self._weights.read(number)
-            self._policy.load(snapshot)
+            self._number, version, scale = self._weights.read_into(self._flat, number)
+            if scale is None:
+                self._policy.refresh(version)
+            else:
+                self._policy.load(replace(self._policy.snapshot, version=version, obs_scale=scale))
 
     def _load_newest(self) -> None:
         """Act by what was published last, and let the learner know before it publishes more."""
