@@ -74,7 +74,7 @@ wheel: $(VENV)/installed
 	$(BIN)/python -m build --wheel --no-isolation
 	@ls dist
 
-$(VENV)/installed: pyproject.toml constraints.txt src/hotloop/timing/_recorder.c
+$(VENV)/installed: pyproject.toml constraints.txt $(wildcard src/hotloop/*.c src/hotloop/*/*.c)
 	@echo "installing into $(VENV); this takes some minutes once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools torch==2.13.0

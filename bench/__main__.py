@@ -15,6 +15,7 @@ BENCHES = {
     "replay-learning": "does it learn better by returns or priorities than uniformly",
     "rollouts": "workers that never wait in lock-step, beside the peers that do",
     "bandit": "bandits: a post's program, its fixes, peers, and the kernels",
+    "profiler": "does the profiler name the cause, and what does it cost",
     "tanh": "find the coefficients of the compiled tanh",
     "tables": "write the README's tables from bench/results",
 }

@@ -603,11 +603,15 @@ def main() -> int:
         if (storage.RESULTS / f"{result}.json").exists():
             replace(ROOT / "docs" / "bandit-speed.md", name, table())
     off_policy_pages()
-    from bench.rollout_tables import ROLLOUT_TABLES  # which is written with what stands here
+    # These are written with what stands here.
+    from bench.profiler_tables import PROFILER_TABLES
+    from bench.rollout_tables import ROLLOUT_TABLES
 
-    for name, (result, table) in ROLLOUT_TABLES.items():
-        if (storage.RESULTS / f"{result}.json").exists():
-            replace(ROOT / "docs" / "workers-speed.md", name, table())
+    pages = {"workers-speed.md": ROLLOUT_TABLES, "profiler.md": PROFILER_TABLES}
+    for page, tables in pages.items():
+        for name, (result, table) in tables.items():
+            if (storage.RESULTS / f"{result}.json").exists():
+                replace(ROOT / "docs" / page, name, table())
     if options.run:
         replace(ROOT / "README.md", "timing tree", timing_tree(options.run))
         shutil.copyfile(options.run / "learning_curve.png", ROOT / "docs" / "cartpole.png")

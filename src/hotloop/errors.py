@@ -12,6 +12,7 @@
     ├── OutputError        a file that was asked for can't be written (OSError)
     ├── ReplayError        what a replay buffer can't take or give (ValueError)
     ├── BanditError        an agent or an arm of a user's, or a file of results (ValueError)
+    ├── ProfileError       a profile that holds nothing, or can't be read or written (ValueError)
     ├── CheckpointError    a checkpoint is cut short, too new, or of another kind (ValueError)
     └── NonFiniteError     NaN or infinity in a loss or a gradient (ArithmeticError)
         └── NonFiniteUpdate  with the update's number and its batch
@@ -75,6 +76,10 @@ class ReplayError(HotloopError, ValueError):
 
 class BanditError(HotloopError, ValueError):
     """What a user's agent or arm gives is impossible, or a file of results can't be read."""
+
+
+class ProfileError(HotloopError, ValueError):
+    """A profile that holds nothing, or that can't be read or written."""
 
 
 class CheckpointError(HotloopError, ValueError):

@@ -29,6 +29,9 @@ COMMANDS = {
     "runs": "List the runs beneath a directory, and where each stands.",
     "plot": "Draw learning curves over runs and seeds.",
     "export": "Write a trained policy as ONNX or NumPy, for use without hotloop.",
+    "profile": "Run a script and say where the time of all its processes goes.",
+    "report": "The same of a profile or a run that was recorded before.",
+    "compare": "Say what of a profile or a run is faster than in another, and is it real.",
     "bandit": "Play k-armed bandits: the book's figures, comparisons, grids.",
 }
 

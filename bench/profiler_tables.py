@@ -1,0 +1,91 @@
+"""Tables of what `python -m bench profiler` has stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bench import storage
+from bench.tables import _rows
+
+
+def _gain(figure: dict[str, float] | None) -> str:
+    if figure is None:
+        return "not named"
+    return f"{figure['median']:.2f} ({figure['min']:.2f}–{figure['max']:.2f})"
+
+
+def examples_table() -> str:
+    """The planted causes of examples/slow, beside what their removal brought."""
+    result = storage.load("profiler_examples")
+    rows = [["program", "cause", "named first", "estimate", "measured", "off by"]]
+    for case in result["cases"].values():
+        error = case["error"]
+        rows.append(
+            [
+                f"{case['program']}.py {' '.join(case['slow'])}".strip(),
+                f"`{case['rule']}`",
+                f"{case['first']} of {case['rounds']}",
+                _gain(case["estimate"]),
+                _gain(case["measured"]),
+                "" if error is None else f"{error:+.0%}",
+            ]
+        )
+    for program, rounds in result["twins"].items():
+        alarms = sorted({rule for found in rounds for rule in found})
+        silent = sum(not found for found in rounds)
+        named = f"; {', '.join(f'`{rule}`' for rule in alarms)}" if alarms else ""
+        rows.append(
+            [f"{program}.py --healthy", f"none: silent in {silent} of {len(rounds)}{named}"]
+            + [""] * 4
+        )
+    return _rows(*rows)
+
+
+def severities_table() -> str:
+    """Precision and recall of each rule."""
+    rows = [
+        ["rule", "there, found", "there, missed", "not there, named", "precision", "recall"],
+    ]
+    for rule, score in storage.load("profiler_severities")["rules"].items():
+        if score["found"] + score["missed"] + score["false"] == 0:
+            continue
+        rows.append(
+            [
+                f"`{rule}`",
+                *(str(score[name]) for name in ("found", "missed", "false")),
+                *(_share(score[name]) for name in ("precision", "recall")),
+            ]
+        )
+    return _rows(*rows)
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def cost_table() -> str:
+    """What recording costs."""
+    programs: dict[str, Any] = storage.load("profiler_cost")["programs"]
+    rows = [
+        ["program", "bare, s", "spans, s", "full profile, s", "spans", "full", "it says itself"],
+    ]
+    for about, one in programs.items():
+        says = one["says"]
+        rows.append(
+            [
+                about,
+                *(f"{one[way]['median']:.2f}" for way in ("bare", "spans", "full")),
+                *(f"{one[f'{way}_cost']:+.1%}" for way in ("spans", "full")),
+                f"{says['spans']['median']:.2%} and {says['sampling']['median']:.2%}",
+            ]
+        )
+    return _rows(*rows)
+
+
+# Its name on the page: the result that it is made from, and how.
+PROFILER_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "examples table": ("profiler_examples", examples_table),
+    "severities table": ("profiler_severities", severities_table),
+    "cost table": ("profiler_cost", cost_table),
+}

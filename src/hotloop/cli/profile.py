@@ -1,0 +1,198 @@
+"""`hotloop profile`: run a script or one of hotloop's own commands; say where its time goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotloop.cli.report import print_session
+from hotloop.errors import ConfigError, HotloopError, ProfileError
+from hotloop.profiler.pyspy import attach
+
+if TYPE_CHECKING:
+    from hotloop.profiler.session import Session
+
+USAGE = """usage: hotloop profile [--out DIR] [--interval MS] [--no-hooks] [--py-spy] SCRIPT [ARG…]
+       hotloop profile [...] -m MODULE [ARGUMENT ...]
+       hotloop profile [...] train ppo ...
+
+Run a Python script as it is and report where its time and that of all its processes goes. The
+script's output and exit code are its own.
+
+options:
+  --out DIR       where the profile goes (default: profiles/<script>__<time>)
+  --interval MS   between samples (default: 10; 0: no samples)
+  --no-hooks      leave other libraries' functions alone
+  --py-spy        have py-spy sample it too, into py-spy.txt of the profile
+  -h, --help      show this
+"""
+_OWN = ("train", "resume", "eval", "bandit")
+
+
+def run(args: list[str]) -> int:
+    """Profile; see `hotloop profile --help`."""
+    options, rest = _parse(args)
+    if options is None:
+        print(USAGE, end="")
+        return 0 if args else 2
+    target = _target(rest)
+    directory = _make_directory(options["out"], rest)
+    settings = {
+        "directory": str(directory),
+        "interval_s": options["interval_s"],
+        # What hotloop does itself has spans of its own.
+        "hooks": options["hooks"] and target[:2] != ["-m", "hotloop"],
+    }
+    command = [sys.executable, "-m", "hotloop.profiler.script", json.dumps(settings), *target]
+    about: dict[str, Any] = {
+        "command": ["python", *target],
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "start_ns": time.monotonic_ns(),
+    }
+    _write_about(directory, about)
+    code, problem = _run_command(command, directory / "py-spy.txt" if options["py_spy"] else None)
+    about |= {"exit_code": code, "end_ns": time.monotonic_ns()}
+    if problem is not None:
+        about["problems"] = [problem]
+    _write_about(directory, about)
+    from hotloop.profiler.reading import read
+
+    try:
+        session = read(directory)
+        print_session(session, file=sys.stderr)
+    except ProfileError as error:
+        print(f"hotloop profile: {error}", file=sys.stderr)
+    except Exception as error:  # the script's exit code is what counts
+        print(
+            f"hotloop profile: no report: {type(error).__name__}: {error}; the profile is in "
+            f"{directory}",
+            file=sys.stderr,
+        )
+    else:
+        _write_page(session, directory / "report.html")
+    return 128 - code if code < 0 else code
+
+
+def _write_page(session: Session, path: Path) -> None:
+    """The report as a page beside what it is made of; what fails is told and changes nothing."""
+    try:
+        from hotloop.profiler import html
+
+        html.write(session, path)
+    except Exception as error:
+        told = str(error) if isinstance(error, HotloopError) else f"{type(error).__name__}: {error}"
+        print(f"hotloop profile: no page was written: {told}", file=sys.stderr)
+    else:
+        print(f"report: {path}", file=sys.stderr)
+
+
+def _parse(args: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
+    """Our own options stand before the script; what follows it is the script's."""
+    options: dict[str, Any] = {"out": None, "interval_s": 0.01, "hooks": True, "py_spy": False}
+    rest = list(args)
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        option = rest.pop(0)
+        if option in ("-h", "--help"):
+            return None, []
+        if option == "--no-hooks":
+            options["hooks"] = False
+        elif option == "--py-spy":
+            options["py_spy"] = True
+        elif option in ("--out", "--interval") and rest:
+            value = rest.pop(0)
+            if option == "--out":
+                options["out"] = value
+            else:
+                options["interval_s"] = _seconds(value)
+        else:
+            raise ConfigError(
+                "expected --out DIR, --interval MS, --no-hooks or --py-spy before the script, got "
+                f"'{option}': options of the script's own stand after it"
+            )
+    return (options, rest) if rest else (None, [])
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text) / 1e3
+    except ValueError:
+        value = -1.0
+    if not (value == 0 or 0.001 <= value <= 10):
+        raise ConfigError(
+            f"`--interval` must be 0 or between 1 and 10,000 milliseconds, got '{text}'"
+        )
+    return value
+
+
+def _target(rest: list[str]) -> list[str]:
+    """What the recorded process is to run."""
+    if rest[0] == "-m":
+        if len(rest) < 2:
+            raise ConfigError("expected `-m MODULE`, got nothing after -m")
+        return rest
+    if rest[0] in _OWN and not Path(rest[0]).exists():
+        return ["-m", "hotloop", *rest]
+    if not Path(rest[0]).is_file():
+        raise ConfigError(
+            f"expected a Python script, `-m MODULE` or one of {', '.join(_OWN)}, got "
+            f"'{rest[0]}', and there is no such file"
+        )
+    return rest
+
+
+def _make_directory(out: str | None, rest: list[str]) -> Path:
+    stem = Path(rest[1] if rest[0] == "-m" else rest[0]).stem
+    directory = Path(out or f"profiles/{stem}__{time.strftime('%Y%m%d-%H%M%S')}")
+    if (
+        out is not None
+        and directory.exists()
+        and (not directory.is_dir() or any(directory.iterdir()))
+    ):
+        raise ConfigError(f"`--out` must be a new or an empty directory, got {directory}")
+    attempt, made = 1, directory
+    while True:
+        try:
+            made.mkdir(parents=True, exist_ok=out is not None)
+            return made
+        except FileExistsError:
+            attempt += 1
+            made = directory.with_name(f"{directory.name}-{attempt}")
+        except OSError as error:
+            raise ConfigError(
+                f"expected to make the directory {made}, got '{error}': pass another `--out`"
+            ) from error
+
+
+def _write_about(directory: Path, about: dict[str, Any]) -> None:
+    with suppress(OSError):  # a full disk: the report says what is missing
+        (directory / "profile.json").write_text(json.dumps(about, indent=1))
+
+
+def _run_command(command: list[str], py_spy: Path | None) -> tuple[int, str | None]:
+    """Its exit code, −N after signal N, and why py-spy, where it was asked for, has no stacks.
+
+    Ctrl-C reaches it by the terminal; we wait for its end.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    process = subprocess.Popen(command, env={**os.environ})
+    spy = attach(process.pid, py_spy) if py_spy is not None else None
+
+    def forward(number: int, _: Any) -> None:
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, forward)
+    try:
+        code = process.wait()
+        return code, spy.stop() if spy is not None else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,291 @@
+"""What rules look at: a session, with what several of them need worked out once.
+
+A rule asks what time the program would be without. That is the time of what the program waits for:
+its main process, or, while that waits, the processes that work meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.purpose import Purpose
+from hotloop.profiler.session import Frame, Process, Sample, Session, Stack, is_library
+from hotloop.profiler.stages import Leaf, Share, stage_by_key, user_leaf
+
+# Fewer samples than two seconds' tell nothing of shares: at 200, one of 10 % is known to ±4 points.
+MIN_SAMPLES = 200
+# Blocked in one of these, a thread waits for another process or thread.
+_WAITS = re.compile(
+    r"/(multiprocessing|concurrent/futures|asyncio|ray)/|"
+    r"/(threading|queue|selectors|subprocess|socket|socketserver|multiprocess)\.py$"
+)
+
+
+class Row(NamedTuple):
+    """Samples of a main thread in one place.
+
+    Attributes:
+        weight: what a nanosecond of it is of the whole program's.
+    """
+
+    process: Process
+    sample: Sample
+    stack: Stack
+    stage: str
+    leaf: Leaf
+    weight: float
+
+
+class Evidence:
+    """A session's numbers, each worked out when it is first asked for."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.main = session.main
+        self._rows: dict[int, list[Row]] = {}
+        self._purposes: dict[int, Purpose] = {}
+
+    # --- time -------------------------------------------------------------------------------------
+
+    @property
+    def whole_ns(self) -> int:
+        """How long the program took."""
+        return max(1, self.session.end_ns - self.session.start_ns)
+
+    def gain(self, saved_ns: float, *, crowds_out: bool = False) -> float:
+        """How many times as fast the program is without some of its time.
+
+        A fiftieth always stays: what a profile of a hundred samples a second can't tell from zero.
+
+        Args:
+            crowds_out: what is removed runs much Python in between, which the rest finds the
+                caches full of. Of a bandit sweep, what stays took 1.2 to 1.5 times as long beside
+                a cause of 40 to 65 % of the time: a third of its share.
+        """
+        share = self.share(saved_ns)
+        stays = 1.0 - share
+        if crowds_out:
+            stays *= 1.0 - share / 3
+        return 1.0 / max(0.02, stays)
+
+    def share(self, ns: float) -> float:
+        """Of the whole program's time."""
+        return ns / self.whole_ns
+
+    # --- samples ----------------------------------------------------------------------------------
+
+    def rows_of(self, process: Process) -> list[Row]:
+        """Of a process's main thread, with weight 1."""
+        if process.pid not in self._rows:
+            stages = stage_by_key(process)
+            leaves = [user_leaf(stack) if stack.frames else _NOWHERE for stack in process.stacks]
+            self._rows[process.pid] = [
+                Row(
+                    process,
+                    sample,
+                    process.stacks[sample.stack],
+                    stages[sample.path, sample.stack],
+                    leaves[sample.stack],
+                    1.0,
+                )
+                for sample in process.samples
+                if sample.thread == process.pid and process.stacks[sample.stack].frames
+            ]
+        return self._rows[process.pid]
+
+    def waited_ns(self, process: Process) -> int:
+        """How long a main thread was blocked by others."""
+        return sum(row.sample.blocked_ns for row in self.rows_of(process) if waits(row))
+
+    def busy_ns(self, process: Process) -> int:
+        """How long it was not, be it on a core, queued for one, or asleep in an environment."""
+        elapsed = sum(row.sample.elapsed_ns for row in self.rows_of(process))
+        return elapsed - self.waited_ns(process)
+
+    @cached_property
+    def working(self) -> list[Process]:
+        """The processes that main waits for, if it waits for the most part; else none."""
+        main = self.main
+        if self.waited_ns(main) < 0.3 * self.whole_ns:
+            return []
+        return [
+            one
+            for one in self.session.processes
+            if one is not main and self.busy_ns(one) > 0.02 * self.whole_ns
+        ]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Of all that the program's time depends on, main's waiting left out.
+
+        Workers that work side by side count once: each with its share of the busiest one's time.
+        """
+        rows = [row for row in self.rows_of(self.main) if not waits(row)]
+        busy = {one.pid: self.busy_ns(one) for one in self.working}
+        if not busy:
+            return rows
+        side_by_side = sum(busy.values()) / max(busy.values())
+        for one in self.working:
+            rows += [
+                row._replace(weight=1.0 / side_by_side)
+                for row in self.rows_of(one)
+                if not waits(row)
+            ]
+        return rows
+
+    @cached_property
+    def num_samples(self) -> int:
+        """Of all rows."""
+        return sum(row.sample.count for row in self.rows)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether there are enough samples to speak of shares."""
+        return self.num_samples >= MIN_SAMPLES
+
+    def stage_ns(self, *stages: str) -> float:
+        """Time in some stages."""
+        return spent(row for row in self.rows if row.stage in stages).ns
+
+    def purpose(self, row: Row) -> str:
+        """`act` or `update`: what code is for that is known by its place alone."""
+        process = row.process
+        if process.pid not in self._purposes:
+            self._purposes[process.pid] = Purpose(
+                (other.stack, other.stage) for other in self.rows_of(process)
+            )
+        return self._purposes[process.pid].of(row.stack)
+
+    # --- spans ------------------------------------------------------------------------------------
+
+    def spans(self, process: Process, *names: str) -> tuple[int, int]:
+        """Count and total nanoseconds of a process's spans, those within one another once."""
+        count = total = 0
+        for path, node in process.tree.walk():
+            if node.name in names and not set(path[:-1]).intersection(names):
+                count += node.count
+                total += node.total_ns
+        return count, total
+
+    def spans_of_all(self, *names: str) -> tuple[int, int]:
+        """Of all processes."""
+        found = [self.spans(process, *names) for process in self.session.processes]
+        return sum(count for count, _ in found), sum(total for _, total in found)
+
+    def mean_ns(self, name: str) -> float:
+        """Of main's spans of a name, less their waiting for a core; infinite: there are none."""
+        count, total_ns = self.spans(self.main, name)
+        within = spent(row for row in self.rows_of(self.main) if name in row.sample.path)
+        queued = within.queued_ns / within.ns if within.ns else 0.0
+        return total_ns / count * max(0.0, 1.0 - queued) if count else float("inf")
+
+    def fact(self, name: str) -> float:
+        """What hooks have seen in any process; 0: nothing."""
+        return max(one.facts.get(name, 0.0) for one in self.session.processes)
+
+    # --- words ------------------------------------------------------------------------------------
+
+    @property
+    def command(self) -> str:
+        """`hotloop profile` of this program."""
+        target = list(self.session.about.get("command") or self.main.command or ["SCRIPT"])
+        return f"hotloop profile {shlex.join(target[1:] or target)}"
+
+    @property
+    def profile_again(self) -> str:
+        """Profile once more and compare."""
+        before = shlex.quote(self.session.directory or "BEFORE")
+        again = self.command.replace("hotloop profile", "hotloop profile --out AFTER", 1)
+        return f"{again} && hotloop compare {before} AFTER"
+
+
+_NOWHERE = Leaf("?", "?", 0)
+
+
+class Spent(NamedTuple):
+    """Time of some rows."""
+
+    ns: float
+    on_core_ns: float
+    queued_ns: float
+    samples: int
+
+
+def spent(rows: Iterable[Row]) -> Spent:
+    """Add up rows, by their weights."""
+    ns = on_core = queued = 0.0
+    samples = 0
+    for row in rows:
+        sample = row.sample
+        ns += row.weight * sample.elapsed_ns
+        on_core += row.weight * sample.on_core_ns
+        queued += row.weight * sample.queued_ns
+        samples += sample.count
+    return Spent(ns, on_core, queued, samples)
+
+
+def by_line(rows: Iterable[Row]) -> list[tuple[Leaf, Share]]:
+    """The user's lines, the dearest first; rows with their weights."""
+    found: dict[Leaf, Share] = {}
+    for row in rows:
+        sample, weight = row.sample, row.weight
+        found.setdefault(row.leaf, Share()).add(
+            round(weight * sample.elapsed_ns),
+            round(weight * sample.on_core_ns),
+            round(weight * sample.queued_ns),
+            sample.count,
+        )
+    return sorted(found.items(), key=lambda item: -item[1].elapsed_ns)
+
+
+def told_lines(evidence: Evidence, rows: Iterable[Row], at_most: int = 3) -> str:
+    """The dearest lines in words: "31 % at agent.py:40 in choose, 12 % at …"."""
+    lines = [
+        (leaf, share)
+        for leaf, share in by_line(rows)
+        if share.elapsed_ns >= 0.01 * evidence.whole_ns
+    ][:at_most]
+    return ", ".join(
+        f"{evidence.share(share.elapsed_ns):.0%} at {place(leaf)}" for leaf, share in lines
+    )
+
+
+def place(leaf: Leaf) -> str:
+    """A line in words."""
+    return f"{short(leaf.file)}:{leaf.line} in {leaf.function}"
+
+
+def short(file: str) -> str:
+    """A file's last two parts."""
+    return "/".join(file.replace("\\", "/").split("/")[-2:])
+
+
+def waits(row: Row) -> bool:
+    """Whether a thread was blocked by others, for the most part of these samples."""
+    if row.sample.blocked_ns < 0.5 * row.sample.elapsed_ns:
+        return False
+    return row.stage == "wait" or _is_wait(row.stack.frames[-1])
+
+
+@lru_cache(maxsize=65536)
+def _is_wait(frame: Frame) -> bool:
+    return bool(_WAITS.search(frame.file))
+
+
+def user_frame(stack: Stack) -> Frame | None:
+    """The innermost frame of the user's own; None: there is none."""
+    return next((frame for frame in reversed(stack.frames) if not is_library(frame)), None)
+
+
+def runs_user_code(stack: Stack) -> bool:
+    """Whether the innermost frame is the user's: what runs is its own line, or C called there."""
+    return bool(stack.frames) and not is_library(stack.frames[-1])
+
+
+# What a rule is: a pure function of what was recorded, and of the sources that it refers to.
+Rule = Callable[[Evidence], Diagnosis | None]

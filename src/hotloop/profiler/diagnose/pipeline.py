@@ -1,0 +1,89 @@
+"""A pipeline of processes, of which one is at work all the time and the others wait for it."""
+
+from __future__ import annotations
+
+from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.diagnose.evidence import (
+    Evidence,
+    by_line,
+    place,
+    told_lines,
+    waits,
+)
+from hotloop.profiler.session import Process, is_library
+
+
+def starved_stage(evidence: Evidence) -> Diagnosis | None:
+    """Exactly one of three and more processes is at work all the time; the others starve.
+
+    "All the time" is 85 %, "starve" below two thirds: in between, processes are as even as queues
+    and chance let them be. A vector environment's processes wait by design, and are none of this.
+    """
+    session, whole = evidence.session, evidence.whole_ns
+    if evidence.spans(evidence.main, "vector_step")[0]:
+        return None
+    busy = {
+        one.pid: evidence.busy_ns(one)
+        for one in session.processes
+        if sum(row.sample.count for row in evidence.rows_of(one)) > 100
+    }
+    # What a process did before there was anything to wait for is starting.
+    starting = {
+        pid: sum(
+            row.sample.elapsed_ns
+            for row in evidence.rows_of(one)
+            if row.stage == "import" and not waits(row)
+        )
+        for one in session.processes
+        if (pid := one.pid) in busy
+    }
+    if len(busy) < 3:
+        return None
+    lived = {
+        one.pid: max(1, one.duration_ns - starting.get(one.pid, 0)) for one in session.processes
+    }
+    shares = {pid: max(0, ns - starting[pid]) / lived[pid] for pid, ns in busy.items()}
+    first, second, *_ = sorted(shares, key=lambda pid: -shares[pid])
+    if shares[first] < 0.85 or shares[second] > 0.67:
+        return None
+    dearest = next(one for one in session.processes if one.pid == first)
+    saved = (shares[first] - shares[second]) * lived[first]
+    # The others still need cores.
+    cpu = sum(one.cpu_ns for one in session.processes if one is not dearest)
+    saved = min(saved, whole - cpu / max(evidence.main.cores, 1))
+    if saved < 0.15 * whole:
+        return None
+    waiting = sorted(1 - share for pid, share in shares.items() if pid != first)
+    rows = [row for row in evidence.rows_of(dearest) if not waits(row)]
+    line = by_line(rows)[0][0]
+    return Diagnosis(
+        "starved-pipeline",
+        f"all processes wait for {_told(dearest, evidence)}",
+        0.9,
+        evidence.gain(saved),
+        (
+            f"{dearest.name} (process {first}) is at work for {shares[first]:.0%} of its time; the "
+            f"{len(waiting)} others wait for {waiting[0]:.0%} to {waiting[-1]:.0%} of theirs",
+            f"what it does: {told_lines(evidence, rows) or place(line)}",
+            "the next busiest sets the pace once it is out of the way: "
+            f"{shares[second]:.0%} at work",
+        ),
+        "Take work out of it (copy whole arrays instead of elements, convert once, send less), or "
+        "let two processes do it.",
+        evidence.profile_again,
+    )
+
+
+def _told(process: Process, evidence: Evidence) -> str:
+    """A process by what runs in it: forked ones have no names."""
+    counts: dict[str, int] = {}
+    for row in evidence.rows_of(process):
+        frames = [frame for frame in row.stack.frames if not is_library(frame)]
+        # The outermost that is not the program's own way to it.
+        for frame in frames:
+            if frame.function not in ("<module>", "main"):
+                counts[frame.function] = counts.get(frame.function, 0) + row.sample.count
+                break
+    if not counts:
+        return process.name
+    return f"{process.name}, `{max(counts, key=lambda name: counts[name])}`"

@@ -1,0 +1,204 @@
+"""What stands in the source at the lines that time was spent at."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from functools import lru_cache
+from typing import NamedTuple
+
+_LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception", "log", "trace"}
+# Where the host waits for a device, or takes single numbers out of tensors.
+_SYNC_METHODS = {"item", "cpu", "numpy", "tolist"}
+# What only tensors have, beside methods that end with an underscore.
+_TENSORS = {
+    *("backward", "clone", "data", "detach", "device", "grad", "item", "no_grad", "requires_grad"),
+    *("permute", "squeeze", "unsqueeze", "view"),
+}
+_LARGEST = {"argmax", "amax", "nanmax", "max", "nanargmax"}
+_AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuffle", "permutation"}
+_EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
+
+
+@lru_cache(maxsize=256)
+def _tree(file: str) -> ast.Module | None:
+    """A file's syntax; None: it is not there, or is no Python."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def text_at(file: str, line: int) -> str:
+    """One line; empty where there is none."""
+    return linecache.getline(file, line).strip()
+
+
+@lru_cache(maxsize=256)
+def eager_lines(file: str) -> frozenset[int]:
+    """Lines of calls of a logger whose message is made before the logger is asked."""
+    found: set[int] = set()
+    for node in _calls(file):
+        function = node.func
+        if not (isinstance(function, ast.Attribute) and function.attr in _LOG_METHODS):
+            continue
+        if "log" not in ast.unparse(function.value).lower():
+            continue
+        if any(_is_made_here(argument) for argument in node.args):
+            found.update(_lines(node))
+    return frozenset(found)
+
+
+def _is_made_here(argument: ast.expr) -> bool:
+    """An f-string with something in it, `"…" % x`, `"…" + x`, `"…".format(x)`, `str(x)`."""
+    if isinstance(argument, ast.JoinedStr):
+        return any(isinstance(part, ast.FormattedValue) for part in argument.values)
+    if isinstance(argument, ast.BinOp):
+        return isinstance(argument.op, (ast.Mod, ast.Add))
+    if isinstance(argument, ast.Call):
+        function = argument.func
+        if isinstance(function, ast.Attribute):
+            return function.attr == "format"
+        return isinstance(function, ast.Name) and function.id in ("str", "repr")
+    return False
+
+
+@lru_cache(maxsize=256)
+def print_lines(file: str) -> frozenset[int]:
+    """Lines of calls of `print`."""
+    return frozenset(
+        line
+        for node in _calls(file)
+        if isinstance(node.func, ast.Name) and node.func.id == "print"
+        for line in _lines(node)
+    )
+
+
+@lru_cache(maxsize=256)
+def sync_lines(file: str) -> dict[int, str]:
+    """Lines on which numbers are taken out of tensors, and the call that does it.
+
+    Of files alone that import torch: other libraries have an `item` too.
+    """
+    if not imports(file, "torch"):
+        return {}
+    found: dict[int, str] = {}
+    for node in _calls(file):
+        function, call = node.func, ""
+        if isinstance(function, ast.Attribute) and function.attr in _SYNC_METHODS:
+            call = f".{function.attr}()"
+        elif isinstance(function, ast.Name) and function.id == "float" and node.args:
+            call = "" if isinstance(node.args[0], ast.Constant) else "float()"
+        if call:
+            for line in _lines(node):
+                # The inner call of a chain, `.cpu().numpy()`, is the one that waits.
+                found[line] = call
+    return found
+
+
+@lru_cache(maxsize=256)
+def imports(file: str, library: str) -> bool:
+    """Whether a file imports a library."""
+    tree = _tree(file)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            continue
+        if any(name.split(".")[0] == library for name in names):
+            return True
+    return False
+
+
+@lru_cache(maxsize=4096)
+def handles_tensors(file: str, line: int) -> bool:
+    """Whether the innermost function around a line, or else the file, does something with tensors.
+
+    It names torch, or takes attributes that only tensors have: a loop over a list of Python's, in a
+    file that imports torch for something else, is none over tensors.
+    """
+    tree = _tree(file)
+    if tree is None or not imports(file, "torch"):
+        return False
+    functions = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    around = min(functions, key=lambda one: (one.end_lineno or 0) - one.lineno, default=tree)
+    for node in ast.walk(around):
+        if isinstance(node, ast.Name) and node.id in ("torch", "th", "F"):
+            return True
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+            in_place = name.endswith("_") and not name.startswith("_")
+            if name in _TENSORS or in_place:
+                return True
+    return False
+
+
+class Block(NamedTuple):
+    """First and last line of a loop or function, both its own."""
+
+    first: int
+    last: int
+
+    @property
+    def num_lines(self) -> int:
+        """Of both ends and between."""
+        return self.last - self.first + 1
+
+
+@lru_cache(maxsize=256)
+def _loops(file: str) -> tuple[Block, ...]:
+    """All loops and comprehensions of a file, the shortest first."""
+    tree = _tree(file)
+    loops = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+    return tuple(
+        sorted(
+            (
+                Block(node.lineno, node.end_lineno or node.lineno)
+                for node in (ast.walk(tree) if tree else ())
+                if isinstance(node, loops)
+            ),
+            key=lambda block: block.num_lines,
+        )
+    )
+
+
+def loop_around(file: str, line: int) -> Block | None:
+    """The innermost loop that a line is in."""
+    return next((loop for loop in _loops(file) if loop.first <= line <= loop.last), None)
+
+
+def function_at(file: str, first_line: int) -> ast.FunctionDef | None:
+    """The function whose code begins at a line: its own, or that of its first decorator."""
+    tree = _tree(file)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.FunctionDef):
+            begins = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if first_line in (begins, node.lineno):
+                return node
+    return None
+
+
+def is_argmax(function: ast.FunctionDef) -> bool:
+    """Whether a function looks for the largest, and draws among equals."""
+    names = {
+        getattr(node, "attr", None) or getattr(node, "id", None) for node in ast.walk(function)
+    }
+    if not names & _LARGEST:
+        return False
+    return "argmax" in function.name.lower() or bool(names & _AMONG_EQUALS and names & _EQUALS)
+
+
+def _calls(file: str) -> list[ast.Call]:
+    tree = _tree(file)
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree else []
+
+
+def _lines(node: ast.Call) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)

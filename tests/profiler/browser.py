@@ -1,0 +1,152 @@
+"""A page in headless Chromium, spoken to by the DevTools protocol over two pipes."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+# The browser reads from 3 and writes to 4.
+_START = "import os, sys; os.dup2({0}, 3); os.dup2({1}, 4); os.execv(sys.argv[1], sys.argv[1:])"
+_TIMEOUT_S = 60.0
+
+
+def find() -> str | None:
+    """The browser's path; None: there is none."""
+    return next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+class Browser:
+    """A browser with one page.
+
+    Args:
+        path: of its program.
+        directory: for its own files.
+
+    Attributes:
+        problems: what scripts have thrown, and what the page's policy has refused.
+    """
+
+    def __init__(self, path: str, directory: Path) -> None:
+        theirs_in, self._out = os.pipe()
+        self._in, theirs_out = os.pipe()
+        # Out of the way of 3 and 4.
+        passed = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (theirs_in, theirs_out)]
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-c", _START.format(*passed), path, "--headless", "--no-sandbox",
+                "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+                "--no-first-run", f"--user-data-dir={directory}", "about:blank",
+            ],
+            pass_fds=passed,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        for fd in (theirs_in, theirs_out, *passed):
+            os.close(fd)
+        self._numbers = itertools.count(1)
+        self._received = b""
+        self._session: str | None = None
+        self._loaded = 0
+        self.problems: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self._out)
+        os.close(self._in)
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the protocol; gives its result."""
+        number = next(self._numbers)
+        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == number:
+                assert "error" not in answer, f"{method}: {answer['error']}"
+                return answer["result"]
+
+    def _receive(self) -> dict[str, Any]:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while b"\0" not in self._received:
+            ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"the browser said nothing for {_TIMEOUT_S} s"
+            more = os.read(self._in, 1 << 20)
+            assert more, "the browser has ended"
+            self._received += more
+        line, _, self._received = self._received.partition(b"\0")
+        message = json.loads(line)
+        self._note(message.get("method", ""), message.get("params", {}))
+        return message
+
+    def _note(self, event: str, told: dict[str, Any]) -> None:
+        if event == "Runtime.exceptionThrown":
+            self.problems.append(json.dumps(told["exceptionDetails"])[:2000])
+        elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+            self.problems.append(told["entry"]["text"])
+        elif event == "Page.loadEventFired":
+            self._loaded += 1
+
+    def open(self, path: Path, *, width: int = 1280, dark: bool = False) -> None:
+        """Load a file and let its scripts run."""
+        self.problems.clear()
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=900, deviceScaleFactor=1, mobile=width < 500,
+        )  # fmt: skip
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        loaded = self._loaded
+        self.call("Page.navigate", url=path.absolute().as_uri())
+        while self._loaded == loaded:
+            self._receive()
+        # Once all that was asked for is painted.
+        self.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression of JavaScript, in the page."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press and let go of a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key)
+
+    def move_to(self, x: float, y: float) -> None:
+        """Move the mouse."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def picture(self, path: Path) -> None:
+        """Write what the whole page looks like, as PNG."""
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        taken = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        path.write_bytes(base64.b64decode(taken["data"]))
