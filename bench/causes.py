@@ -8,8 +8,9 @@
   milliseconds of a step. Fixed: side by side.
 - `transfer`: two cheap environments live in processes of their own; `size`: milliseconds of a step.
   Fixed: both in this process.
-- `threads`: two workers with four threads each share the cores; `size`: width of their networks,
-  since torch shares out large operations alone. Fixed: one thread each.
+- `threads`: two workers, each with a thread for each core, which spin while they wait for each
+  other; `size`: width of their networks, since small operations are not shared out. Fixed: one
+  thread each.
 - `acting`: a policy is asked for one action at a time, eight times a step; `size`: updates of
   something else a step. Fixed: once a step, for all eight.
 - `start`: libraries are imported that nothing needs; `size`: seconds of work. Fixed: they are not.
@@ -215,8 +216,10 @@ def train(width, num_updates, num_threads):
 
 
 def threads(length, size, is_fixed):
-    width = round(size)
-    arguments = width, round(1000 * length / (1 + 5e-5 * width**2)), 1 if is_fixed else 4
+    width, num_cores = round(size), len(os.sched_getaffinity(0))
+    # How long an update takes, in milliseconds: it varies from run to run as the threads meet.
+    num_updates = round(1000 * length / (0.8 + 3 / (1 + (12 / width) ** 4)))
+    arguments = width, num_updates, 1 if is_fixed else max(2, num_cores)
     context = get_context("spawn")
     workers = [context.Process(target=train, args=arguments) for _ in range(2)]
     for worker in workers:

@@ -92,7 +92,7 @@ def main():
         ]
         mean = np.mean([result.result() for result in results])
     seconds = time.perf_counter() - began
-    print(f"{options.runs} runs × {options.steps} steps: mean reward {mean:.3f}, {seconds:.1f} s")
+    print(f"{options.runs} runs × {options.steps} steps: mean reward {mean:.3f}, {seconds:.2f} s")
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def main():
         index = np.searchsorted(shares, rng.random(options.batch) * shares[-1])
         learner.update(index, *(field[index] for field in fields))
     seconds = time.perf_counter() - began
-    print(f"{options.updates} updates: {seconds:.1f} s, {options.updates / seconds:,.0f} a second")
+    print(f"{options.updates} updates: {seconds:.2f} s, {options.updates / seconds:,.0f} a second")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def main():
     (by_fragments if options.healthy else in_lockstep)(options, np.zeros(4))
     seconds = time.perf_counter() - began
     total = options.steps // FRAGMENT * FRAGMENT * options.envs
-    print(f"{total:,} steps: {seconds:.1f} s, {total / seconds:,.0f} a second")
+    print(f"{total:,} steps: {seconds:.2f} s, {total / seconds:,.0f} a second")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def main():
     for process in processes:
         process.join()
     seconds = time.perf_counter() - began
-    print(f"{options.fragments} fragments: {seconds:.1f} s, {options.fragments / seconds:,.0f}/s")
+    print(f"{options.fragments} fragments: {seconds:.2f} s, {options.fragments / seconds:,.0f}/s")
 
 
 if __name__ == "__main__":

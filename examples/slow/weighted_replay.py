@@ -163,7 +163,7 @@ def main():
         sac.update(*replay.sample(options.batch))
         obs = next_obs
     seconds = time.perf_counter() - began
-    print(f"{options.updates} updates, {replay.size:,} transitions: {seconds:.1f} s")
+    print(f"{options.updates} updates, {replay.size:,} transitions: {seconds:.2f} s")
 
 
 if __name__ == "__main__":

@@ -480,3 +480,17 @@ def test_hooks_of_a_version_that_nobody_thought_of(tmp_path) -> None:
     )
     done, _ = record(tmp_path, str(script))
     assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
+
+
+def test_a_library_that_is_another_one_than_was_thought_of(tmp_path) -> None:
+    """A script runs as it would; the report says whose spans are missing."""
+    package = tmp_path / "stable_baselines3" / "common"
+    package.mkdir(parents=True)
+    for name in ("../__init__.py", "__init__.py", "buffers.py"):
+        (package / name).write_text("class Buffer: pass\n")
+    text = "import stable_baselines3.common.buffers, time; time.sleep(0.1); print('done')"
+    done, session = record(tmp_path, str(write(tmp_path, text)))
+    assert (done.stdout, done.stderr) == ("done\n", "")
+    (problem,) = session.problems
+    assert "stable_baselines3.common.buffers" in problem
+    assert "BaseBuffer" in problem

@@ -91,6 +91,12 @@ def test_others_stacks_in_place_of_ours(saved, tmp_path, capsys):
         (["--flame", "{}"], 1, "{} can't be written (Is a directory)"),
         (["--trace", "/dev/null/t.json"], 1, "/dev/null/t.json can't be written"),
         (["--import", "{}/none", "--flame", "{}/f.svg"], 1, "expected stacks of py-spy or austin"),
+        (["--by", "blocked"], 2, "expected --flame, --speedscope or --folded with `--by`"),
+        (
+            ["--trace", "{}/t.json", "--merge-workers"],
+            2,
+            "expected --flame, --speedscope or --folded",
+        ),
         (["--import", "{}/none"], 2, "expected --flame, --speedscope or --folded with `--import`"),
         (
             ["--import", "x", "--flame", "y", "--by", "blocked"],

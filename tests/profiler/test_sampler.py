@@ -196,6 +196,94 @@ def test_many_forks_do_not_keep_the_sampler_from_looking(tmp_path) -> None:
     assert sum(one.count for one in session.main.samples) > 30
 
 
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_a_program_that_waits_for_all_of_its_threads(tmp_path, pure) -> None:
+    script = write(
+        tmp_path,
+        """
+        import threading, time
+        time.sleep(0.3)
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread():
+                thread.join()
+        while threading.active_count() > 1:
+            time.sleep(0.01)
+        """,
+    )
+    done, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING=pure)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sum(one.count for one in session.main.samples) > 5
+
+
+def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
+    """The sampler is the same afterwards, once, and told of nowhere."""
+    script = write(
+        tmp_path,
+        """
+        import os, threading, time
+
+        def fork():
+            for _ in range(20):
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+
+        threads = [threading.Thread(target=fork) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        names = []
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/comm") as file:
+                names.append(file.read().strip())
+        print(sorted(name for name in names if name.startswith("hotloop")))
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            sum(range(1000))
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("hotloop-sampler") == 1
+    assert done.stdout.count("hotloop-ticks") <= 1
+    assert done.stderr == ""
+    assert sum(one.count for one in session.main.samples) > 50
+
+
+def test_a_program_that_closes_what_it_does_not_know(tmp_path) -> None:
+    """As a daemon does: what gets our descriptors' numbers stays as the program made it."""
+    script = write(
+        tmp_path,
+        """
+        import os, sys, time
+        from hotloop.timing import span
+
+        def work(name, seconds):
+            with span(name):
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    sum(range(1000))
+
+        work("before", 1.5)
+        os.closerange(3, 256)
+        files = [open(f"own-{number}", "wb+", buffering=0) for number in range(64)]
+        work("after", 1.5)
+        for file in files:
+            file.write(b"x")
+            file.seek(0)
+            assert file.read() == b"x"
+        print("done")
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert done.stderr.count("has closed its descriptor") == 1
+    assert {path for path, _ in session.main.tree.walk()} == {("before",), ("after",)}
+    assert session.main.tree.find("before").count == 1
+
+
 def test_a_full_disk_is_warned_of_once_and_the_program_goes_on(tmp_path) -> None:
     script = write(
         tmp_path,
@@ -205,7 +293,9 @@ def test_a_full_disk_is_warned_of_once_and_the_program_goes_on(tmp_path) -> None
 
         # The file that is open, and those to come.
         full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, capture._capture._sampler._fd)
+        file = capture._capture._sampler._file
+        os.dup2(full, file.number())
+        file._identity = file._look()
         opened = os.open
         os.open = lambda path, *rest: (
             os.dup(full) if str(path).endswith(".samples.jsonl") else opened(path, *rest)

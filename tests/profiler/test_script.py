@@ -54,6 +54,18 @@ def test_by_the_command_line(tmp_path) -> None:
     assert session.main.state == "complete"
 
 
+def test_options_of_the_script_s_own(tmp_path) -> None:
+    (tmp_path / "train").mkdir()  # what a folder is called says nothing of a command
+    write(tmp_path, "import sys; print(sys.argv[1:])")
+    done, session = profile(tmp_path, "--interval=20", "script.py", "--debug", "--out", "x", "-m")
+    assert done.stdout == "['--debug', '--out', 'x', '-m']\n"
+    assert session.main.interval_ns == 20_000_000
+    assert session.about["options"] == ["--interval", "20"]
+    command = [sys.executable, "-m", "hotloop", "profile", "train", "no-such-algorithm"]
+    done = run(command, tmp_path)
+    assert "no-such-algorithm" in done.stderr
+
+
 ENDS = {
     "nothing": "pass",
     "zero": "import sys; sys.exit()",
@@ -193,16 +205,21 @@ def test_a_report_that_fails_changes_nothing(tmp_path) -> None:
 def test_mistakes_in_the_arguments(tmp_path) -> None:
     command = [sys.executable, "-m", "hotloop", "profile"]
     write(tmp_path, "pass")
+    (tmp_path / "folder").mkdir()
     for wrong, message in (
         (["none.py"], "there is no such file"),
         (["--interval", "x", "script.py"], "between 1 and 10,000"),
         (["--verbose", "script.py"], "options of the script's own stand after it"),
         (["-m"], "nothing after -m"),
         (["--out", ".", "script.py"], "a new or an empty directory"),
+        (["--out=.", "script.py"], "a new or an empty directory"),
+        (["--no-hooks"], "usage: hotloop profile"),
+        (["folder"], "it is a directory"),
+        (["--debug", "folder"], "Traceback"),
     ):
         done = run([*command, *wrong], tmp_path)
-        assert done.returncode == 2, wrong
-        assert message in done.stderr
+        assert done.returncode == (1 if "--debug" in wrong else 2), wrong
+        assert message in done.stdout + done.stderr
     assert not (tmp_path / "profiles").exists()
 
 

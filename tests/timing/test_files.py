@@ -215,6 +215,36 @@ def test_a_fork_has_a_file_of_its_own(run, tmp_path):
     assert [p for p, _ in parent.tree().walk()] == [("before",), ("around",)]
 
 
+FORKING_BESIDE_A_THREAD = """
+import os, sys, threading
+from hotloop import timing
+from hotloop.timing import span
+path = timing.start(sys.argv[1], component="parent")
+is_inside, is_over = threading.Event(), threading.Event()
+def work():
+    with span("inside"):
+        is_inside.set()
+        is_over.wait()
+thread = threading.Thread(target=work)
+thread.start()
+is_inside.wait()
+before = path.read_bytes()
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+os.waitpid(pid, 0)
+assert path.read_bytes() == before
+assert ("inside",) in timing._control.open_paths().values()
+is_over.set()
+thread.join()
+"""
+
+
+def test_a_fork_leaves_the_parent_s_threads_alone(run, tmp_path):
+    done = run(FORKING_BESIDE_A_THREAD, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 MULTIPROCESSING = """
 import multiprocessing, sys
 from hotloop import timing
@@ -258,6 +288,32 @@ def test_a_full_disk_is_one_warning(span, tmp_path, monkeypatch):
         warnings.simplefilter("error")
     assert timing.current().tree().find("a").count == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_where_warnings_are_errors(span, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "posix_fallocate", full_disk)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert timing.start(tmp_path) is None
+        with span("a"):
+            pass
+    assert timing.current().tree().find("a").count == 1
+
+
+def test_a_descriptor_that_the_program_has_closed(span, tmp_path):
+    timing.start(tmp_path)
+    recorder = timing._control.recorder()
+    number = recorder._file.number()
+    os.close(number)
+    with open(tmp_path / "own", "wb+", buffering=0) as own:
+        if own.fileno() != number:
+            os.dup2(own.fileno(), number)
+        with pytest.warns(RuntimeWarning, match="has closed its descriptor"), span("a"):
+            pass
+        timing.stop()
+        os.fstat(number)  # it is still open
+        assert own.read() == b""
+    assert timing.current().tree().children == {}
 
 
 def test_a_disk_that_fills_up_later_leaves_a_readable_file(span, tmp_path, monkeypatch):

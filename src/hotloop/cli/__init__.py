@@ -61,8 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0, 1 for a failure, 2 for a mistake in the arguments, 130 after Ctrl-C.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in args
-    args = [arg for arg in args if arg != "--debug"]
+    debug, args = _take_debug(args)
     try:
         with _short_warnings():
             return _run(args)
@@ -86,6 +85,19 @@ def main(argv: list[str] | None = None) -> int:
             "--debug shows the traceback"
         )
         return 1
+
+
+def _take_debug(args: list[str]) -> tuple[bool, list[str]]:
+    """Whether `--debug` is given, and the rest. What follows `profile`'s script is the script's."""
+    ours = len(args)
+    if "profile" in args[:2]:
+        valued = ("--out", "--interval")
+        for i in range(args.index("profile") + 1, len(args)):
+            if args[i] == "-m" or (args[i][:1] != "-" and args[i - 1] not in valued):
+                ours = i
+                break
+    own = [arg for arg in args[:ours] if arg != "--debug"]
+    return len(own) < ours, own + args[ours:]
 
 
 def _run(args: list[str]) -> int:

@@ -43,11 +43,19 @@ def check(options: argparse.Namespace) -> None:
     """Look at the options before anything is read.
 
     Raises:
-        ConfigError: `--import` without a picture of it, or with what only our own samples can tell.
+        ConfigError: options of pictures without one; `--import` with what only our own samples can
+            tell.
     """
+    has_pictures = options.flame or options.speedscope or options.folded
+    for option, value in (("--by", options.by), ("--merge-workers", options.merge_workers)):
+        if value and not has_pictures:
+            raise ConfigError(
+                f"expected --flame, --speedscope or --folded with `{option}`, got none of them: it "
+                "is these that it changes"
+            )
     if options.imported is None:
         return
-    if not (options.flame or options.speedscope or options.folded):
+    if not has_pictures:
         raise ConfigError(
             "expected --flame, --speedscope or --folded with `--import`, got none of them: they "
             "are what is made of imported stacks"

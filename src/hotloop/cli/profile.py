@@ -39,9 +39,9 @@ _OWN = ("train", "resume", "eval", "bandit")
 def run(args: list[str]) -> int:
     """Profile; see `hotloop profile --help`."""
     options, rest = _parse(args)
-    if options is None:
+    if options is None or not rest:
         print(USAGE, end="")
-        return 0 if args else 2
+        return 0 if options is None else 2
     target = _target(rest)
     directory = _make_directory(options["out"], rest)
     settings = {
@@ -53,6 +53,7 @@ def run(args: list[str]) -> int:
     command = [sys.executable, "-m", "hotloop.profiler.script", json.dumps(settings), *target]
     about: dict[str, Any] = {
         "command": ["python", *target],
+        "options": options["again"],
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "start_ns": time.monotonic_ns(),
     }
@@ -94,29 +95,37 @@ def _write_page(session: Session, path: Path) -> None:
 
 
 def _parse(args: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """Our own options stand before the script; what follows it is the script's."""
+    """Our own options stand before the script; what follows it is the script's.
+
+    Returns:
+        The options, None where help is asked for, and the rest.
+    """
     options: dict[str, Any] = {"out": None, "interval_s": 0.01, "hooks": True, "py_spy": False}
+    options["again"] = []  # those that another profile needs to be comparable
     rest = list(args)
     while rest and rest[0].startswith("-") and rest[0] != "-m":
-        option = rest.pop(0)
-        if option in ("-h", "--help"):
+        option, is_joined, value = rest.pop(0).partition("=")
+        if option in ("-h", "--help") and not is_joined:
             return None, []
-        if option == "--no-hooks":
+        if option == "--no-hooks" and not is_joined:
             options["hooks"] = False
-        elif option == "--py-spy":
+            options["again"].append(option)
+        elif option == "--py-spy" and not is_joined:
             options["py_spy"] = True
-        elif option in ("--out", "--interval") and rest:
-            value = rest.pop(0)
+            options["again"].append(option)
+        elif option in ("--out", "--interval") and (is_joined or rest):
+            value = value if is_joined else rest.pop(0)
             if option == "--out":
                 options["out"] = value
             else:
                 options["interval_s"] = _seconds(value)
+                options["again"] += [option, value]
         else:
             raise ConfigError(
                 "expected --out DIR, --interval MS, --no-hooks or --py-spy before the script, got "
                 f"'{option}': options of the script's own stand after it"
             )
-    return (options, rest) if rest else (None, [])
+    return options, rest
 
 
 def _seconds(text: str) -> float:
@@ -137,14 +146,15 @@ def _target(rest: list[str]) -> list[str]:
         if len(rest) < 2:
             raise ConfigError("expected `-m MODULE`, got nothing after -m")
         return rest
-    if rest[0] in _OWN and not Path(rest[0]).exists():
+    if Path(rest[0]).is_file():
+        return rest
+    if rest[0] in _OWN:
         return ["-m", "hotloop", *rest]
-    if not Path(rest[0]).is_file():
-        raise ConfigError(
-            f"expected a Python script, `-m MODULE` or one of {', '.join(_OWN)}, got "
-            f"'{rest[0]}', and there is no such file"
-        )
-    return rest
+    what = "it is a directory" if Path(rest[0]).is_dir() else "there is no such file"
+    raise ConfigError(
+        f"expected a Python script, `-m MODULE` or one of {', '.join(_OWN)}, got '{rest[0]}': "
+        f"{what}"
+    )
 
 
 def _make_directory(out: str | None, rest: list[str]) -> Path:

@@ -5,6 +5,7 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <stdlib.h>
@@ -28,10 +29,17 @@ static Found **read_all(const char *pattern, Found **end) {
     for (size_t i = 0; i < matches.gl_pathc; i++) {
         int file = open(matches.gl_pathv[i], O_RDONLY | O_CLOEXEC);
         if (file < 0) continue;
-        ssize_t size = 0, more;
-        while (size < MAX_SIZE && (more = read(file, text + size, MAX_SIZE - (size_t)size)) > 0)
+        ssize_t size = 0, more = 0;
+        while (size < MAX_SIZE) {
+            more = read(file, text + size, MAX_SIZE - (size_t)size);
+            if (more < 0 && errno == EINTR) continue;
+            if (more <= 0) break;
             size += more;
+        }
         close(file);
+        if (more < 0) continue; /* its thread or process has ended */
+        if (size == MAX_SIZE) /* there is more: not half a number of many */
+            while (size > 0 && text[size - 1] > ' ') size--;
         Found *found = malloc(sizeof(Found) + (size_t)size);
         if (found == NULL) break;
         *found = (Found){.path = strdup(matches.gl_pathv[i]), .size = size};

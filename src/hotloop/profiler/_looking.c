@@ -37,11 +37,16 @@
 #undef _PyGC_FINALIZED
 #define Py_BUILD_CORE
 #include <internal/pycore_interp.h>
+#if PY_VERSION_HEX < 0x030C0000
+#include <internal/pycore_ceval.h>
+#include <internal/pycore_runtime.h>
+#endif
 #undef Py_BUILD_CORE
 #endif
 
 #define MAX_FRAMES 128
-#define MAX_THREADS 64
+#define MAX_THREADS 64 /* whose times are known */
+#define MAX_SEEN 1024
 
 enum { STOPPED, UNANSWERED, DUE };
 
@@ -73,6 +78,7 @@ static uint64_t random_state;
 static pthread_t ticker;
 static int is_ticking; /* the GIL guards it */
 static int is_asked;   /* and the main thread has not answered; atomic */
+static int is_blind;   /* there are threads whose times are not known; atomic */
 
 /* Guarded by the lock. `times` is what a tick reads into, `at_tick` what looks are told. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -90,10 +96,7 @@ static int64_t now(void) {
 
 /* ---- the kernel's times of threads ---- */
 
-static void let_go(Times *slot) {
-    close(slot->file);
-    __atomic_store_n(&slot->thread, 0, __ATOMIC_RELEASE);
-}
+static void let_go(Times *slot) { __atomic_store_n(&slot->thread, 0, __ATOMIC_RELEASE); }
 
 /* Only the ticker frees slots, and only looks, one at a time, take them. */
 static void read_times(void) {
@@ -102,7 +105,10 @@ static void read_times(void) {
         unsigned long thread = __atomic_load_n(&slot->thread, __ATOMIC_ACQUIRE);
         if (thread == 0) continue;
         ssize_t size = pread(slot->file, text, sizeof text - 1, 0);
-        if (size <= 0) { /* it has ended */
+        if (size <= 0) {
+            /* It has ended. Any other error is that of a file of the program's own, which has closed
+               ours and got its number. */
+            if (size < 0 && errno == ESRCH) close(slot->file);
             let_go(slot);
             continue;
         }
@@ -113,23 +119,24 @@ static void read_times(void) {
     }
 }
 
-/* Have a thread's times read from the next tick on. */
-static void watch(unsigned long thread) {
+/* Have a thread's times read from the next tick on. False: they can't be. */
+static int watch(unsigned long thread) {
     for (Times *slot = times; slot < times + MAX_THREADS; slot++) {
         if (__atomic_load_n(&slot->thread, __ATOMIC_ACQUIRE) != 0) continue;
         char path[64];
         snprintf(path, sizeof path, "/proc/self/task/%lu/schedstat", thread);
         slot->file = open(path, O_RDONLY | O_CLOEXEC);
-        if (slot->file < 0) return;
+        if (slot->file < 0) return 0;
         slot->on_core = slot->queued = -1; /* a tick may be about to tell of what it has not read */
         __atomic_store_n(&slot->thread, thread, __ATOMIC_RELEASE);
-        return;
+        return 1;
     }
+    return 0;
 }
 
 /* ---- looking; with the GIL ---- */
 
-static int append(PyThreadState *of, int64_t at_ns, const Times *known, Idle was) {
+static int append(PyThreadState *of, int64_t at_ns, const Times *known, Idle was, int *blind) {
     unsigned long thread = of->thread_id == main_ident ? main_thread : of->native_thread_id;
     if (thread == own_thread) return 0;
     PyFrameObject *frame = PyThreadState_GetFrame(of);
@@ -152,7 +159,7 @@ static int append(PyThreadState *of, int64_t at_ns, const Times *known, Idle was
     const Times *slot = known;
     while (slot < known + MAX_THREADS && slot->thread != thread) slot++;
     int is_known = slot < known + MAX_THREADS;
-    if (!is_known) watch(thread);
+    if (!is_known && !watch(thread)) *blind = 1;
     PyObject *all = PyTuple_New(depth);
     for (int k = 0; k < depth; k++)
         if (all != NULL)
@@ -171,9 +178,30 @@ static int append(PyThreadState *of, int64_t at_ns, const Times *known, Idle was
     return failed;
 }
 
+/* All threads of the main interpreter's; -1: another thread has the list. None of them ends as long
+   as this one keeps the GIL, but one that C has made may just be entering itself. */
+static int list_threads(PyThreadState **threads) {
+    int count = 0;
+#if PY_VERSION_HEX < 0x030C0000
+    /* Later on a thread is in the list when it is complete. Not waited for: who has the lock may be
+       waiting for the GIL (CPython's issue 106883). */
+    PyThread_type_lock mutex = _PyRuntime.interpreters.mutex;
+    if (!PyThread_acquire_lock(mutex, NOWAIT_LOCK)) return -1;
+#endif
+    PyThreadState *one = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
+    for (; one != NULL && count < MAX_SEEN; one = PyThreadState_Next(one)) threads[count++] = one;
+#if PY_VERSION_HEX < 0x030C0000
+    PyThread_release_lock(mutex);
+#endif
+    return count;
+}
+
 /* Once for a tick, by whoever comes first. */
 static int take(void) {
-    static Times known[MAX_THREADS]; /* the GIL guards it */
+    static Times known[MAX_THREADS]; /* the GIL guards it, and the other */
+    static PyThreadState *threads[MAX_SEEN];
+    int count = list_threads(threads);
+    if (count < 0) return 0;
     pthread_mutex_lock(&lock);
     int64_t at_ns = tick_ns;
     int is_new = at_ns > taken_ns && records != NULL && own_thread != 0;
@@ -186,13 +214,13 @@ static int take(void) {
     }
     pthread_mutex_unlock(&lock);
     if (!is_new) return 0;
-    PyThreadState *one = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
-    int failed = 0;
+    int failed = 0, blind = 0;
     /* A finalizer could let go of the GIL, and the thread that is being looked at end. */
     int collects = PyGC_Disable();
-    for (; one != NULL && !failed; one = PyThreadState_Next(one))
-        failed = append(one, at_ns, known, was);
+    for (int k = 0; k < count && !failed; k++)
+        failed = append(threads[k], at_ns, known, was, &blind);
     if (collects) PyGC_Enable();
+    __atomic_store_n(&is_blind, blind, __ATOMIC_RELAXED);
     return failed;
 }
 
@@ -234,7 +262,12 @@ static int wait_until(int64_t ns, pthread_cond_t *condition, const int *what) {
 
 /* False: others have asked for so much that there is no room. */
 static int ask(void) {
+#if PY_VERSION_HEX < 0x030C0000
+    /* The public one reads the state of the thread that has the GIL, which may be ending. */
+    if (_PyEval_AddPendingCall(PyInterpreterState_Main(), answer, NULL) < 0) return 0;
+#else
     if (Py_AddPendingCall(answer, NULL) < 0) return 0;
+#endif
 #if PY_VERSION_HEX < 0x030D0000
     /* Before 3.13, a call that another thread asks for raises no flag, and would wait for the main
        thread's next taking of the GIL: after NumPy's or torch's operations, that is. */
@@ -243,12 +276,14 @@ static int ask(void) {
     return 1;
 }
 
-/* Whether any thread has, since the last look; before the first, that is not known. */
+/* Whether any thread has, since the last look, or may have: not all of them are known before the
+   first, and where the kernel does not tell (some say 0 instead). */
 static int has_run(void) {
-    if (taken_ns == 0) return 1;
+    if (taken_ns == 0 || __atomic_load_n(&is_blind, __ATOMIC_RELAXED)) return 1;
     for (int k = 0; k < MAX_THREADS; k++)
         if (times[k].thread != at_look[k].thread ||
-            (times[k].thread != 0 && times[k].on_core != at_look[k].on_core))
+            (times[k].thread != 0 &&
+             (times[k].on_core <= 0 || times[k].on_core != at_look[k].on_core)))
             return 1;
     return 0;
 }
@@ -382,7 +417,7 @@ static PyObject *begin(PyObject *Py_UNUSED(module), PyObject *args) {
     due_ns = now() + interval_ns;
     taken_ns = own_ns = 0; /* of a forked child's parent */
     random_state = (uint64_t)due_ns * 0x9E3779B97F4A7C15u | 1;
-    is_ticking = is_stopping = is_asked = is_unanswered = 0;
+    is_ticking = is_stopping = is_asked = is_unanswered = is_blind = 0;
     own_thread = 0;
     Py_RETURN_NONE;
 }
@@ -395,31 +430,31 @@ static PyObject *enter(PyObject *Py_UNUSED(module), PyObject *args) {
 static PyObject *end(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     Py_CLEAR(records);
     for (Times *slot = times; slot < times + MAX_THREADS; slot++)
-        if (slot->thread != 0) let_go(slot);
+        if (slot->thread != 0) {
+            close(slot->file);
+            let_go(slot);
+        }
     memset(at_tick, 0, sizeof at_tick);
     memset(at_look, 0, sizeof at_look);
     idle = (Idle){0};
     Py_RETURN_NONE;
 }
 
+/* At one go: a look between the two would be taken for the one before. */
 static PyObject *swap(PyObject *Py_UNUSED(module), PyObject *list) {
     if (!PyList_CheckExact(list)) {
         PyErr_SetString(PyExc_TypeError, "expected a list");
         return NULL;
     }
     PyObject *before = records;
-    if (before == NULL) return PyList_New(0);
+    if (before == NULL) return Py_BuildValue("(NLl)", PyList_New(0), 0LL, 0L);
     Py_INCREF(list);
     records = list;
-    return before;
-}
-
-static PyObject *take_idle(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     pthread_mutex_lock(&lock);
     Idle was = idle;
     idle = (Idle){0};
     pthread_mutex_unlock(&lock);
-    return Py_BuildValue("(Ll)", (long long)was.until_ns, was.ticks);
+    return Py_BuildValue("(NLl)", before, (long long)was.until_ns, was.ticks);
 }
 
 static PyObject *cost_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
@@ -444,9 +479,9 @@ static PyMethodDef methods[] = {
      "wait(until_ns, file, data): write the data, then wait until the end (STOPPED), the main\n"
      "thread has not answered (UNANSWERED), or a time has come (DUE)."},
     {"look", look, METH_NOARGS, "Take the look that was not answered."},
-    {"swap", swap, METH_O, "Have looks appended to another list; returns the one before."},
-    {"take_idle", take_idle, METH_NOARGS,
-     "Until when after the last look no thread has run, and how many ticks that were."},
+    {"swap", swap, METH_O,
+     "Have looks appended to another list; returns the one before, until when after its last look\n"
+     "no thread has run, and how many ticks that were."},
     {"cost_ns", cost_ns, METH_NOARGS, "What ticks and answers have taken."},
     {"line_of", line_of, METH_VARARGS, "line_of(code, instruction): by the byte's offset."},
     {NULL, NULL, 0, NULL},

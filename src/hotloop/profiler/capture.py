@@ -43,13 +43,14 @@ class Capture:
         self._interval_s = interval_s
         self._sampler: Sampler | None = None
         self.hooks: ImportHooks | None = None
-        timing.start(directory / "timing", component)
-        # One process looks for all of those that belong to the program.
-        self._sample(component, watches_others=component == _MAIN)
         if hooks:
             from hotloop.profiler.hooks import make_hooks
 
             self.hooks = make_hooks()
+        timing.start(directory / "timing", component)
+        # One process looks for all of those that belong to the program.
+        self._sample(component, watches_others=component == _MAIN)
+        if self.hooks is not None:
             self.hooks.install()
         os.register_at_fork(
             before=self._before_fork,
@@ -74,6 +75,7 @@ class Capture:
                 interval_s=self._interval_s,
                 watches_others=watches_others,
                 opens_late=opens_late,
+                problems=self.hooks.problems if self.hooks is not None else {},
             )
             self._sampler.start()
 

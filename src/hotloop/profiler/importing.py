@@ -20,7 +20,7 @@ class ImportHooks(MetaPathFinder):
 
     Attributes:
         called: modules whose callback was called.
-        problems: what callbacks raised, by module.
+        problems: what callbacks raised, by module; a report tells of it.
     """
 
     def __init__(self, callbacks: Mapping[str, Callback]) -> None:

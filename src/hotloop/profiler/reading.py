@@ -183,6 +183,16 @@ def merge(
                     f"samples of process {pid} are damaged ({type(error).__name__}: {error}) and "
                     "are left out from there on"
                 )
+        hooks = {
+            name: text
+            for one in own
+            for period in one.periods[-1:]
+            for name, text in period.get("problems", {}).items()
+        }
+        problems += [
+            f"process {pid}: {name} is another one than was thought of, and has no spans: {text}"
+            for name, text in hooks.items()
+        ]
         silent_ns = process.end_ns - process.periods[-1].end_ns if process.periods else 0
         if silent_ns > _SILENCE_NS and process.state == "complete":
             problems.append(

@@ -12,7 +12,9 @@ waits, the thread beside it does. Without the extension the thread beside it alw
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import gc
 import json
 import os
 import struct
@@ -20,7 +22,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from opcode import opmap
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -31,7 +33,7 @@ from hotloop.profiler.importing import is_being_imported
 from hotloop.profiler.samples import LIBRARY, OWN_THREADS, SUFFIX, VERSION
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
-from hotloop.timing._writer import boot_id
+from hotloop.timing._writer import OwnFile, boot_id
 
 try:
     from hotloop.profiler import _looking as _extension
@@ -81,6 +83,7 @@ class Sampler:
         watches_others: whether to note which processes descend from this one.
         opens_late: make the file with the first second's samples: most forks are soon replaced by
             a program, and leave none.
+        problems: what could not be recorded, by what it is; may grow.
     """
 
     def __init__(
@@ -91,7 +94,9 @@ class Sampler:
         interval_s: float = 0.01,
         watches_others: bool = True,
         opens_late: bool = False,
+        problems: Mapping[str, str] | None = None,
     ) -> None:
+        self._problems = {} if problems is None else problems
         self.path = directory / f"{component}-{os.getpid()}{SUFFIX}"
         self._interval_s = interval_s
         self._watches_others = watches_others
@@ -121,8 +126,8 @@ class Sampler:
         self._resident = 0
         self._others: list[kernel.OtherProcess] = []
         self._text = b""  # to be written
-        # A bare descriptor: a file object's buffer would be written once more by a forked child.
-        self._fd = -1
+        # Unbuffered: what a file object holds back would be written once more by a forked child.
+        self._file = OwnFile()
         self._has_given_up = False
         self._due = self._written_at = 0.0
         self._period_s = _PERIOD_S
@@ -130,7 +135,12 @@ class Sampler:
         self._switch_us = round(sys.getswitchinterval() * 1e6)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        # Several threads may fork at the same time.
+        self._gate = threading.Lock()
+        self._num_pauses = 1
+        self._has_ended = False
+        # Of the thread that runs: held until it has ended.
+        self._running: Any = None
 
     def start(self) -> None:
         """Begin; where there is no room for the file, that is warned of, and nothing is sampled."""
@@ -148,29 +158,42 @@ class Sampler:
 
     def pause(self) -> None:
         """End the thread for a while: a process should fork with as few threads as it can."""
-        self._stopping.set()
-        if self._asks_main:
-            _looking.stop()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=5.0)
-        self._ask_soon(False)
+        with self._gate:
+            self._num_pauses += 1
+            if self._num_pauses > 1:
+                return
+            self._stopping.set()
+            if self._asks_main:
+                _looking.stop()
+            if self._running is not None and self._running.acquire(timeout=5.0):
+                self._running.release()
+            self._running = None
+            self._ask_soon(False)
 
     def go_on(self) -> None:
-        """Begin again after a pause."""
-        if self._has_given_up:
-            return
-        self._stopping.clear()
-        self._thread = threading.Thread(target=self._run, name="hotloop-sampler", daemon=True)
-        with contextlib.suppress(RuntimeError):  # the interpreter is about to end
-            if self._asks_main:
-                _looking.start()
-            self._thread.start()
+        """Begin again after a pause; the last of several counts."""
+        with self._gate:
+            self._num_pauses -= 1
+            if self._num_pauses or self._has_given_up or self._has_ended:
+                return
+            self._stopping.clear()
+            running = self._running = _thread.allocate_lock()
+            running.acquire()
+            try:
+                if self._asks_main:
+                    _looking.start()
+                # Not threading's: a program that waits for all of its threads waits for no other.
+                _thread.start_new_thread(self._run, (running,))
+            except RuntimeError:  # no more threads, or the interpreter is about to end
+                self._running = None
+                if self._asks_main:
+                    _looking.stop()
 
     def stop(self) -> None:
         """Write what was seen and end. Harmless when repeated, and in a forked child."""
         if os.getpid() != self._pid:
             return
+        self._has_ended = True
         self.pause()
         with self._lock:
             self._flush(last=True)
@@ -179,31 +202,41 @@ class Sampler:
 
     def abandon(self) -> None:
         """Let go of what is the parent's, in a forked child."""
-        self._close()
+        self._file.close()
         self._times.close()
         if self._asks_main:
             _looking.end()
 
     # --- the thread -------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, running: Any) -> None:
         before_ns = self._own_ns  # of threads before a pause
-        _wake_on_time()
-        if self._asks_main:
-            _looking.enter(threading.get_native_id())
-        while self._wait():
-            began = time.thread_time_ns()
-            with self._lock:
-                now = time.monotonic()
-                if now - self._written_at >= self._period_s:
-                    self._written_at = now
-                    self._flush()
-                    took_s = (time.thread_time_ns() - began) / 1e9
-                    # The first one loads what it needs, and says nothing of those to come.
-                    self._period_s = max(_PERIOD_S, min(took_s, self._took_s) / _WRITING_SHARE)
-                    self._took_s = took_s
-            # All of the thread's: waiting for the interpreter takes some, too.
-            self._own_ns = before_ns + time.thread_time_ns()
+        try:
+            _wake_on_time()
+            if self._asks_main:
+                _looking.enter(threading.get_native_id())
+            # Another one runs where this one did not end in time.
+            while self._running is running and self._wait():
+                self._write_when_due()
+                # All of the thread's: waiting for the interpreter takes some, too.
+                self._own_ns = before_ns + time.thread_time_ns()
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            running.release()
+
+    def _write_when_due(self) -> None:
+        began = time.thread_time_ns()
+        with self._lock:
+            now = time.monotonic()
+            if now - self._written_at < self._period_s:
+                return
+            self._written_at = now
+            self._flush()
+            took_s = (time.thread_time_ns() - began) / 1e9
+            # The first one loads what it needs, and says nothing of those to come.
+            self._period_s = max(_PERIOD_S, min(took_s, self._took_s) / _WRITING_SHARE)
+            self._took_s = took_s
 
     def _wait(self) -> bool:
         """Until something was looked at or is to be written; False: until the end."""
@@ -216,11 +249,7 @@ class Sampler:
             return True
         text, self._text = self._text, b""
         due_ns = round((self._written_at + self._period_s) * 1e9)
-        try:
-            why = _looking.wait(due_ns, self._fd, text)
-        except OSError as error:
-            self._give_up(error)
-            return False
+        why = _looking.wait(due_ns, self._file.number() if text else -1, text)
         if why == _looking.UNANSWERED:
             _looking.look()
         return why != _looking.STOPPED and not self._stopping.is_set()
@@ -229,7 +258,15 @@ class Sampler:
 
     def _look(self) -> None:
         """Count one sample of every thread that runs Python, from this one."""
-        frames = sys._current_frames()
+        # It may collect garbage, and let go of the GIL with a lock held that another thread waits
+        # for (CPython's issue 106883; mended in 3.11.9).
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            frames = sys._current_frames()
+        finally:
+            if collects:
+                gc.enable()
         now_ns = time.monotonic_ns()
         # Our own frame, in a variable of which it would be, would keep all of them alive.
         frames.pop(threading.get_ident(), None)
@@ -245,7 +282,8 @@ class Sampler:
 
     def _take(self) -> None:
         """Count what the main thread has seen."""
-        for record in _looking.swap([]):
+        records, *idle_after = _looking.swap([])
+        for record in records:
             thread, state, node, at_ns, on_core_ns, queued_ns, *idle, places, codes = record
             if at_ns != self._look_ns:
                 self._add_idle(*idle)
@@ -255,7 +293,7 @@ class Sampler:
                 stack = self._number_of_places(places, codes)
             times = kernel.Times(on_core_ns, queued_ns) if on_core_ns >= 0 else None
             self._count(thread, self._number_of_path(path), stack, at_ns, times)
-        self._add_idle(*_looking.take_idle())
+        self._add_idle(*idle_after)
         # Where main works it answers: then nobody has to ask for the GIL.
         at_work = [thread for thread in self._this if self._is_at_work(thread)]
         self._ask_soon(len(at_work) == 1 and at_work[0] != self._pid)
@@ -392,8 +430,7 @@ class Sampler:
                 name = stem if attempt == 1 else f"{stem}-{attempt}"
                 self.path = self.path.with_name(name + SUFFIX)
                 with contextlib.suppress(FileExistsError):
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-                    self._fd = os.open(self.path, flags, 0o644)
+                    self._file.make(self.path, os.O_WRONLY | os.O_APPEND)
                     break
             header = _line(
                 {
@@ -416,7 +453,7 @@ class Sampler:
 
     def _flush(self, *, last: bool = False) -> None:
         """Write a line; but the last one, `_wait` does, if it can."""
-        if self._fd < 0 and not self._has_given_up:
+        if not self._file and not self._has_given_up:
             self._open()
         if self._has_given_up:
             return
@@ -441,6 +478,7 @@ class Sampler:
             "rss": self._resident,
             "own_ns": self._own_ns + (_looking.cost_ns() if self._asks_main else 0),
             "facts": _facts(),
+            "problems": dict(self._problems),
             "others": [list(one) for one in self._others],
             "recordings": [str(path) for path in _control.files()],
         }
@@ -456,21 +494,16 @@ class Sampler:
     def _write(self, text: bytes) -> None:
         left = memoryview(text)
         while left:
-            left = left[os.write(self._fd, left) :]
-
-    def _close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+            left = left[os.write(self._file.number(), left) :]
 
     def _give_up(self, error: Exception) -> None:
         """The program matters more than its profile: it goes on, and that is said once."""
-        self._close()
+        self._file.close()
         self._has_given_up = True
         self._stopping.set()
         if self._asks_main:
             _looking.stop()
+            _looking.swap([])
         with contextlib.suppress(RuntimeWarning):  # where warnings are errors
             warnings.warn(
                 f"expected to write samples to {self.path}, got '{error}': the program goes on, "

@@ -7,8 +7,8 @@ first line says who it is. Code places and stacks are numbered when they first c
     {"version": 1, "pid": …, "parent_pid": …, "component": …, "host": …, "boot_id": …,
      "start_ns": …, "interval_s": …, "python": …, "command": […], "cores": …}
     {"t": …, "places": […], "stacks": […], "paths": […], "counts": […], "threads": […],
-     "spans": […], "cpu_ns": …, "rss": …, "own_ns": …, "facts": {…}, "others": […],
-     "recordings": […]}
+     "spans": […], "cpu_ns": …, "rss": …, "own_ns": …, "facts": {…}, "problems": {…},
+     "others": […], "recordings": […]}
 
 * `t`: CLOCK_MONOTONIC at the end of the period.
 * `places`: new ones, [function, file, first line]; `stacks`: new ones, [[place, …], [line, …]] from
@@ -18,7 +18,8 @@ first line says who it is. Code places and stacks are numbered when they first c
   in nanoseconds between a thread's samples.
 * `threads`: [native number, name, on core, queued], nanoseconds since the thread began.
 * `spans`: all there are so far, [path's names, kind, count, total ns, open]; of the process.
-* `own_ns`: CPU time of sampling; `facts`: what hooks have seen, numbers by name.
+* `own_ns`: CPU time of sampling; `facts`: what hooks have seen, numbers by name;
+  `problems`: what could not be hooked, and why.
 * `others`: descendants, [pid, parent, command, cpu ns]; `recordings`: directories recorded to.
 """
 

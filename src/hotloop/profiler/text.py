@@ -208,7 +208,7 @@ def diagnosis_lines(session: Session) -> list[str]:
     lines = ["why it is not faster:"]
     for rank, one in enumerate(found, 1):
         gain = "" if one.gain is None else f": {one.gain:.1f}× as fast without"
-        lines.append(f"{rank}. {one.title}{gain} ({one.confidence:.0%} sure)")
+        lines.append(f"{rank}. {one.title}{gain} ({one.confidence:.0%} sure) [{one.rule}]")
         lines += [f"     {sentence}" for sentence in one.evidence]
         lines += [f"   → {one.advice}", f"   $ {one.verify}"]
     return lines
@@ -235,7 +235,9 @@ def renderable(session: Session) -> Group:
     def table(rows: Sequence[Row], title: str | None = None) -> Table:
         made = Table(title=title and Text(title), box=None, pad_edge=False)
         for i, heading in enumerate(rows[0]):
-            made.add_column(Text(heading), justify="right" if i else "left", no_wrap=True)
+            made.add_column(
+                Text(heading), justify="right" if i else "left", no_wrap=i > 0, overflow="fold"
+            )
         for row in rows[1:]:
             made.add_row(*(Text(cell) for cell in row))
         return made

@@ -70,6 +70,7 @@ typedef struct State {
     Node **table; /* (parent, span) -> node, open addressing, at most a quarter full */
     Node *nodes;
     uint64_t generation; /* in which a thread took it; 0: none did */
+    int is_naming;       /* while Python enters a node into the segment's table */
 } State;
 
 static PyTypeObject SpanType, StateType, DoorType;
@@ -151,11 +152,18 @@ static void rebuild_table(State *s) {
 }
 
 static Node *new_node(State *s, Node *parent, Span *span) {
-    PyObject *index = PyObject_CallMethod(s->segment, "add_node", "iOO", (int)parent->index,
-                                          span->name, span->kind);
-    if (index == NULL) return NULL;
-    Node *node = s->nodes + PyLong_AsLong(index);
-    Py_DECREF(index);
+    s->is_naming = 1;
+    PyObject *number = PyObject_CallMethod(s->segment, "add_node", "iOO", (int)parent->index,
+                                           span->name, span->kind);
+    s->is_naming = 0;
+    if (number == NULL) return NULL;
+    long index = PyLong_AsLong(number);
+    Py_DECREF(number);
+    if (index < 0 || index >= s->node_capacity) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "a node outside of the table");
+        return NULL;
+    }
+    Node *node = s->nodes + index;
     *node = (Node){.parent = parent, .span = span, .depth = parent->depth + 1};
     node->index = (int32_t)(node - s->nodes);
     s->num_nodes = node->index + 1;
@@ -192,7 +200,8 @@ static Node *find_node(State *s, Span *span) {
     }
     int inside_overflow = parent->index < 0 || (parent->span == overflow_span && parent->parent &&
                                                 parent->parent->overflow == parent);
-    if (!inside_overflow) {
+    /* What a signal's handler or a finalizer opens while a node is entered has no node itself. */
+    if (!inside_overflow && !s->is_naming) {
         if (s->num_nodes < s->node_capacity - s->node_capacity / 8 && parent->depth < MAX_DEPTH) {
             Node *node = new_node(s, parent, span);
             if (node == NULL) return NULL;

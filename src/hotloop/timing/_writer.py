@@ -7,6 +7,7 @@ happens at every span is in `_recorder.c` and, without a compiler, in `_pure`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import re
@@ -56,6 +57,47 @@ def _reserve(fd: int, offset: int, size: int) -> None:
         os.pwrite(fd, zeros, position)
 
 
+class OwnFile:
+    """A file of ours, by its bare descriptor, in a program that may close descriptors of others.
+
+    A program that becomes a daemon closes all that it knows nothing of, and the next file that it
+    opens gets our number: what is ours must not be written there.
+    """
+
+    def __init__(self) -> None:
+        self._number = -1
+        self._identity = (0, 0)
+
+    def __bool__(self) -> bool:
+        return self._number >= 0
+
+    def make(self, path: Path, access: int) -> None:
+        """Make it; FileExistsError if there is such a file already.
+
+        Args:
+            path: where.
+            access: os.O_RDWR or os.O_WRONLY; further flags may be added.
+        """
+        self._number = os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._identity = self._look()
+
+    def _look(self) -> tuple[int, int]:
+        status = os.fstat(self._number)
+        return status.st_dev, status.st_ino
+
+    def number(self) -> int:
+        """The descriptor; OSError if it is none of ours any more, or none at all."""
+        if self._number < 0 or self._look() != self._identity:
+            raise OSError(errno.EBADF, "the program has closed its descriptor")
+        return self._number
+
+    def close(self) -> None:
+        """Close it, if there is something of ours to close."""
+        with contextlib.suppress(OSError):
+            os.close(self.number())
+        self._number = -1
+
+
 class Segment:
     """The part of a recording that one thread at a time writes.
 
@@ -94,7 +136,9 @@ class Segment:
 
     def release(self) -> None:
         """Take the segment back from a thread that ended."""
-        if self.recorder.closed:  # also in a forked child: that memory is the parent's
+        # Nor in a forked child: that memory is the parent's, and Python ends the parent's threads
+        # there before anybody is told of the fork.
+        if self.recorder.closed or os.getpid() != self.recorder.pid:
             return
         words = self.words
         words[f.S_LIVED] += time.monotonic_ns() - words[f.S_ATTACHED]
@@ -147,7 +191,7 @@ class Recorder:
         self.free: dict[f.Layout, deque[Segment]] = {f.MAIN: deque(), f.OTHER: deque()}
         self.started_ns = time.monotonic_ns()
         self.header: mmap.mmap | None = None
-        self._fd = -1
+        self._file = OwnFile()
         self._size = 0
         self._lock = threading.Lock()
 
@@ -189,9 +233,7 @@ class Recorder:
                 name = stem if attempt == 1 else f"{stem}-{attempt}"
                 path = self.directory / (name + f.SUFFIX)
                 with contextlib.suppress(FileExistsError):
-                    self._fd = os.open(
-                        path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
-                    )
+                    self._file.make(path, os.O_RDWR)
                     self.path = path
                     return
         except OSError as error:
@@ -199,10 +241,11 @@ class Recorder:
 
     def _map(self, size: int) -> mmap.mmap:
         """The file's next `size` bytes, or memory of our own where there is no space or file."""
-        if self._fd >= 0:
+        if self._file:
             try:
-                _reserve(self._fd, self._size, size)
-                mapped = mmap.mmap(self._fd, size, offset=self._size)
+                file = self._file.number()
+                _reserve(file, self._size, size)
+                mapped = mmap.mmap(file, size, offset=self._size)
             except (OSError, ValueError) as error:
                 self._give_up(error)
             else:
@@ -213,21 +256,22 @@ class Recorder:
     def _give_up(self, error: Exception) -> None:
         """Go on in memory, and say so once: the program matters more than its recording."""
         target = self.path or self.directory
-        if self._fd >= 0:
+        if self._file:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._size)
-            os.close(self._fd)
-            self._fd = -1
+                os.ftruncate(self._file.number(), self._size)
+            self._file.close()
         if self.path is not None and self._size == 0:
             with contextlib.suppress(OSError):
                 self.path.unlink()
             self.path = None
-        warnings.warn(
-            f"expected to record timings in {target}, got '{error}': the program goes on, what it "
-            "records from here on stays in memory; free some space or choose another directory",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        with contextlib.suppress(RuntimeWarning):  # where warnings are errors
+            warnings.warn(
+                f"expected to record timings in {target}, got '{error}': the program goes on, what "
+                "it records from here on stays in memory; free some space or choose another "
+                "directory",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def lend(self) -> Segment:
         """A segment for the calling thread."""
@@ -262,9 +306,7 @@ class Recorder:
         self._drop()
 
     def _drop(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
         for segment in self.segments:
             state, segment.state = segment.state, None  # it refers back
             if state is not None:

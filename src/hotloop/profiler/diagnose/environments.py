@@ -22,8 +22,9 @@ _STEPS = ("env_step", "env_reset")
 def environment_bound(evidence: Evidence) -> Diagnosis | None:
     """Environments that are stepped one after another in main, while cores are idle.
 
-    Half of the time, since less saves less than a third on two cores; steps of 0.5 ms, since others
-    are no dearer than their way to another process and back.
+    Or while none is needed, since simulators outside do the work. Half of the time, since less
+    saves less than a third on two cores; steps of 0.5 ms, since others are no dearer than their way
+    to another process and back.
     """
     main = evidence.main
     if any(evidence.spans(one, "env_step")[0] for one in evidence.session.workers):
@@ -38,7 +39,9 @@ def environment_bound(evidence: Evidence) -> Diagnosis | None:
     is_blocked = steps.ns > 0 and steps.on_core_ns + steps.queued_ns < 0.5 * steps.ns
     side_by_side = num_envs if num_envs > 1 else max(main.cores, 1)
     if not is_blocked:
-        side_by_side = min(side_by_side, max(main.cores, 1))
+        used = sum(one.cpu_ns for one in evidence.session.processes) / evidence.whole_ns
+        idle = main.cores - max(1.0, used)
+        side_by_side = min(side_by_side, 1 + max(0, round(idle)))
     saved = (total_ns - _TRANSFER_NS * count) * (1 - 1 / side_by_side)
     if saved < 0.15 * evidence.whole_ns:
         return None

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
@@ -191,17 +192,22 @@ class Evidence:
     # --- words ------------------------------------------------------------------------------------
 
     @property
-    def command(self) -> str:
-        """`hotloop profile` of this program."""
-        target = list(self.session.about.get("command") or self.main.command or ["SCRIPT"])
-        return f"hotloop profile {shlex.join(target[1:] or target)}"
+    def target(self) -> str:
+        """The program and its arguments, as they follow `python`."""
+        command = list(self.session.about.get("command") or self.main.command or ["SCRIPT"])
+        if "hotloop.profiler.script" in command:  # ours, with its settings
+            return shlex.join(command[command.index("hotloop.profiler.script") + 2 :])
+        return shlex.join(command[1:] or command)
 
     @property
     def profile_again(self) -> str:
-        """Profile once more and compare."""
-        before = shlex.quote(self.session.directory or "BEFORE")
-        again = self.command.replace("hotloop profile", "hotloop profile --out AFTER", 1)
-        return f"{again} && hotloop compare {before} AFTER"
+        """Profile once more, with the same options, and compare."""
+        before = self.session.directory or "BEFORE"
+        options = self.session.about.get("options") or []
+        names = (f"{before.rstrip('/')}-after{number}" for number in ("", *range(2, 100)))
+        after = next((name for name in names if not Path(name).exists()), "AFTER")
+        again = shlex.join(["hotloop", "profile", *options, "--out", after])
+        return f"{again} {self.target} && hotloop compare {shlex.join([before, after])}"
 
 
 _NOWHERE = Leaf("?", "?", 0)

@@ -62,8 +62,10 @@ def tiny_batches(evidence: Evidence) -> Diagnosis | None:
 def host_syncs(evidence: Evidence) -> Diagnosis | None:
     """Numbers are taken out of tensors in mid-update, one by one, or while a device computes.
 
-    Only the time in the call itself counts: samples whose innermost frame is the user's line. What
-    is fetched to act on is left out, since it has to be.
+    Only the time in the line itself counts: samples whose innermost frame is the user's. In a loop
+    over elements that is the call; elsewhere the line's arithmetic counts as well, and on a CPU,
+    where nothing computes meanwhile, no gain is promised. What is fetched to act on is left out,
+    since it has to be.
     """
     if not evidence.is_sampled:
         return None
@@ -75,12 +77,18 @@ def host_syncs(evidence: Evidence) -> Diagnosis | None:
     call = source.sync_lines(dearest.file)[dearest.line]
     loop = source.loop_around(dearest.file, dearest.line)
     on_device = any("cuda" in thread.name.lower() for thread in evidence.main.threads)
+    if loop is not None and not on_device:
+        confidence, gain = 0.9, evidence.gain(0.95 * taken.ns)
+    elif on_device:
+        # Part of the waiting is for arithmetic that has to be done anyway.
+        confidence, gain = 0.6, evidence.gain(0.5 * taken.ns)
+    else:
+        confidence, gain = 0.4, None
     return Diagnosis(
         "host-sync",
         f"{call} in the middle of the update",
-        0.6 if on_device else 0.9,
-        # On a device, part of the waiting is for arithmetic that has to be done anyway.
-        evidence.gain((0.5 if on_device else 0.95) * taken.ns),
+        confidence,
+        gain,
         (
             f"{evidence.share(taken.ns):.0%} of the time: {told_lines(evidence, rows)}",
             f"`{source.text_at(dearest.file, dearest.line)}`"

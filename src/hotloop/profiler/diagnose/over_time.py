@@ -39,8 +39,7 @@ def start_up(evidence: Evidence) -> Diagnosis | None:
         ),
         "Do more in one process (several seeds, several settings), import what workers don't need "
         "where it is needed, and let workers be forked or live on.",
-        f"python -X importtime {' '.join(evidence.command.split()[2:])} 2>&1 | sort -t'|' -k2 -n "
-        "| tail -20",
+        f"python -X importtime {evidence.target} 2>&1 | sort -t'|' -k2 -n | tail -20",
     )
 
 
@@ -53,7 +52,8 @@ def decay(evidence: Evidence) -> Diagnosis | None:
 
     A quarter fewer in the last third than in the first, falling nearly always: ten bins that fall
     as nearly always by chance (Kendall's τ below −0.6) come up once in a hundred and fifty. Counted
-    from the first update on, since learning that begins late is no decay.
+    from the first update to the last: learning that begins late, or an evaluation at the end, is no
+    decay, and neither is a pause.
     """
     main = evidence.main
     if sampling_grows(evidence) is not None:
@@ -62,8 +62,9 @@ def decay(evidence: Evidence) -> Diagnosis | None:
     if found is None:
         return None
     name, one = found
-    begun = int(np.argmax(one.counts > 0))
-    seconds, counts = one.seconds[begun:], one.counts[begun:]
+    learning = np.flatnonzero(one.counts > 0)
+    while_learning = slice(learning[0], learning[-1] + 1) if len(learning) else slice(0)
+    seconds, counts = one.seconds[while_learning], one.counts[while_learning]
     if len(counts) < _BINS or seconds.sum() < 8.0 or counts.sum() < 50:
         return None
     clock = np.concatenate(([0.0], np.cumsum(seconds)))
@@ -71,7 +72,7 @@ def decay(evidence: Evidence) -> Diagnosis | None:
     edges = np.linspace(0.0, clock[-1], _BINS + 1)
     rates = np.diff(np.interp(edges, clock, done)) / np.diff(edges)
     first, last = thirds(rates)
-    if first <= 0 or last > 0.75 * first or kendall(rates) > -0.6:
+    if rates.min() <= 0 or last > 0.75 * first or kendall(rates) > -0.6:
         return None
     # What a step took before anything had grown: by the line through all bins, within a third of
     # the quickest bin and that.
@@ -79,7 +80,7 @@ def decay(evidence: Evidence) -> Diagnosis | None:
     _, intercept = theil_sen(np.interp((edges[:-1] + edges[1:]) / 2, clock, done), per_step)
     least = per_step.min()
     saved = 1e9 * float(clock[-1] - done[-1] * np.clip(intercept, least / 3, least))
-    grown = _grown_line(evidence, begun)
+    grown = _grown_line(evidence, while_learning)
     told = {"vector_step": "steps", "env_step": "steps"}.get(name, f"{name}s".replace("_", " "))
     return Diagnosis(
         "decay",
@@ -97,11 +98,11 @@ def decay(evidence: Evidence) -> Diagnosis | None:
     )
 
 
-def _grown_line(evidence: Evidence, begun: int) -> Leaf | None:
+def _grown_line(evidence: Evidence, part_of_run: slice) -> Leaf | None:
     """The user's line whose share of the samples has risen most."""
     main = evidence.main
     leaves = {row.sample.stack: row.leaf for row in evidence.rows_of(main)}
-    periods = main.periods[begun:]
+    periods = main.periods[part_of_run]
     size = max(1, len(periods) // 3)
     risen: dict[Leaf, float] = {}
     for sign, part in ((-1, periods[:size]), (1, periods[-size:])):

@@ -29,6 +29,9 @@ def logging(evidence: Evidence) -> Diagnosis | None:
     eager: list[Row] = []
     written: list[Row] = []
     for row in evidence.rows:
+        # Environments and networks that a message's line calls would be called without it, too.
+        if row.stage not in ("logging", "other"):
+            continue
         leaf = row.leaf
         if leaf.line in source.eager_lines(leaf.file):
             (written if _is_written(row) else eager).append(row)

@@ -15,6 +15,11 @@ _TENSORS = {
     *("backward", "clone", "data", "detach", "device", "grad", "item", "no_grad", "requires_grad"),
     *("permute", "squeeze", "unsqueeze", "view"),
 }
+# What may be called within a message: it costs no more than that.
+_FORMATTING = {
+    *("str", "repr", "round", "len", "int", "float", "format", "join", "item", "tolist", "numpy"),
+    *("mean", "std", "min", "max", "time", "perf_counter"),
+}
 _LARGEST = {"argmax", "amax", "nanmax", "max", "nanargmax"}
 _AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuffle", "permutation"}
 _EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
@@ -65,13 +70,21 @@ def _is_made_here(argument: ast.expr) -> bool:
 
 @lru_cache(maxsize=256)
 def print_lines(file: str) -> frozenset[int]:
-    """Lines of calls of `print`."""
+    """Lines of calls of `print` that write: what they are given is worked out elsewhere."""
     return frozenset(
         line
         for node in _calls(file)
         if isinstance(node.func, ast.Name) and node.func.id == "print"
+        if all(_is_cheap(part) for argument in node.args for part in ast.walk(argument))
         for line in _lines(node)
     )
+
+
+def _is_cheap(part: ast.AST) -> bool:
+    if isinstance(part, ast.Call):
+        function = part.func
+        return (getattr(function, "attr", None) or getattr(function, "id", None)) in _FORMATTING
+    return not isinstance(part, ast.comprehension | ast.Await)
 
 
 @lru_cache(maxsize=256)

@@ -275,7 +275,8 @@ def diagnosis(one: Any, number: int) -> str:
     evidence = "".join(f"<li>{prose(sentence)}</li>" for sentence in one.evidence)
     return f"""<article class="card diagnosis" aria-labelledby="diagnosis-{number}">
 <h3 id="diagnosis-{number}">{escaped(one.title)}</h3>
-<p class="badges">{gain}<span>confidence {one.confidence:.0%}</span></p>
+<p class="badges">{gain}<span>confidence {one.confidence:.0%}</span>
+<span>{escaped(one.rule)}</span></p>
 <ul>{evidence}</ul>
 <p>{prose(one.advice)}</p>
 <p class="verify"><span>See whether it helped:</span> <code>{escaped(one.verify)}</code></p>
