@@ -45,7 +45,10 @@ def examples_table() -> str:
 def severities_table() -> str:
     """Precision and recall of each rule."""
     rows = [
-        ["rule", "there, found", "there, missed", "not there, named", "precision", "recall"],
+        [
+            *("rule", "there, found", "there, missed", "not there, named", "precision", "recall"),
+            "estimate off by",
+        ],
     ]
     for rule, score in storage.load("profiler_severities")["rules"].items():
         if score["found"] + score["missed"] + score["false"] == 0:
@@ -55,9 +58,16 @@ def severities_table() -> str:
                 f"`{rule}`",
                 *(str(score[name]) for name in ("found", "missed", "false")),
                 *(_share(score[name]) for name in ("precision", "recall")),
+                _error(score["error"]),
             ]
         )
     return _rows(*rows)
+
+
+def _error(figure: dict[str, float] | None) -> str:
+    if figure is None:
+        return "none named"
+    return f"{figure['median']:+.0%} ({figure['min']:+.0%} … {figure['max']:+.0%})"
 
 
 def _share(share: float | None) -> str:

@@ -412,6 +412,17 @@ def test_hot_function(script):
     assert look(python_code.hot_function, cool) is None
 
 
+def test_what_a_worker_was_given_is_its_loop(script):
+    file = script(ARGMAX)
+    pool = "_process_worker (/usr/lib/python3.11/concurrent/futures/process.py:250)"
+    stack = [f"<module> ({file}:99)", pool, f"learn ({file}:7)"]
+    loop = with_first_lines(process(samples=[seen(*stack, elapsed_s=9, on_core_s=9)]), {"learn": 6})
+    assert look(python_code.hot_function, loop) is None
+    stack.insert(2, f"play ({file}:98)")
+    hot = with_first_lines(process(samples=[seen(*stack, elapsed_s=9, on_core_s=9)]), {"learn": 6})
+    assert look(python_code.hot_function, hot).rule == "hot-function"
+
+
 # --- networks -------------------------------------------------------------------------------------
 
 

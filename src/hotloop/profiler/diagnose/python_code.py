@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
@@ -18,6 +20,8 @@ from hotloop.profiler.session import Frame, is_library
 
 # A tenth of the time: less is not worth a change, and within what some dozen samples can err.
 _WORTH = 0.1
+# What calls the function that a process or thread was given.
+_STARTS = re.compile(r"/(multiprocessing|concurrent/futures)/|/threading\.py$")
 # Where messages are written out, and not only made: these functions come after the level's check.
 _WRITES = ("Logger.handle", "Handler.emit", "StreamHandler.emit", "StreamHandler.flush", "emit")
 
@@ -156,8 +160,14 @@ def _passing(evidence: Evidence) -> dict[Frame, int]:
 
 
 def _outermost(row: Row) -> Frame | None:
-    """The loop itself is no leaf: the first of the user's frames, or what a worker was given."""
-    return next((frame for frame in row.stack.frames if not is_library(frame)), None)
+    """The loop itself is no leaf: the first of the user's frames, or what a worker was given.
+
+    A forked worker's stack has its parent's below what it was given.
+    """
+    frames = row.stack.frames
+    begin = max((i for i, frame in enumerate(frames) if _STARTS.search(frame.file)), default=-1)
+    users = [frame for frame in frames[begin + 1 :] if not is_library(frame)]
+    return users[0] if users else None
 
 
 def _argmax(evidence: Evidence, frame: Frame, rows: list[Row], at_work: float) -> Diagnosis:
