@@ -78,7 +78,8 @@ class Case(NamedTuple):
     here. Its case is there from the gain on that this share is worth once removed, and a little:
     environments (half of the time, stepped four at once), choosing actions (a third, eight at
     once), collecting (a quarter, at the same time as learning), starting and a hot function (half,
-    gone altogether), decay (a quarter fewer steps a second in the last third of the run).
+    gone altogether), decay (a quarter fewer steps a second in the last third of the run), a starved
+    pipeline (its other stages at work two thirds of the time at most).
 
     Attributes:
         program: its file's stem in examples/slow, or its name in bench/causes.py.
@@ -182,7 +183,13 @@ CASES: dict[str, Case] = {
         "eager_update", "host-sync", ("--fix", "tiny"), _HEALTHY, ("--updates", 1600), _width
     ),
     "pipeline": Case(
-        "starved_pipeline", "starved-pipeline", (), _HEALTHY, ("--fragments", 1000), _obs
+        "starved_pipeline",
+        "starved-pipeline",
+        (),
+        _HEALTHY,
+        ("--fragments", 1000),
+        _obs,
+        there=1.6,
     ),
     "environment": _cause("environment", "environment-bound", 0.05, 8, there=1.6),
     "transfer": _cause("transfer", "transfer-dearer-than-step", 3, 0.005),
