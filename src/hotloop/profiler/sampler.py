@@ -426,12 +426,8 @@ class Sampler:
         """Make the file, of a name of its own: a program may have replaced another in here."""
         try:
             stem = self.path.name[: -len(SUFFIX)]
-            for attempt in range(1, 10_000):
-                name = stem if attempt == 1 else f"{stem}-{attempt}"
-                self.path = self.path.with_name(name + SUFFIX)
-                with contextlib.suppress(FileExistsError):
-                    self._file.make(self.path, os.O_WRONLY | os.O_APPEND)
-                    break
+            access = os.O_WRONLY | os.O_APPEND
+            self.path = self._file.make(self.path.parent, stem, SUFFIX, access)
             header = _line(
                 {
                     "version": VERSION,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import mmap
 import os
 import re
@@ -71,15 +72,22 @@ class OwnFile:
     def __bool__(self) -> bool:
         return self._number >= 0
 
-    def make(self, path: Path, access: int) -> None:
-        """Make it; FileExistsError if there is such a file already.
+    def make(self, directory: Path, stem: str, suffix: str, access: int) -> Path:
+        """Make a file of a name that there is none of yet.
 
         Args:
-            path: where.
+            directory: where.
+            stem, suffix: the name; where there is such a file, `<stem>-2<suffix>`, and so on.
             access: os.O_RDWR or os.O_WRONLY; further flags may be added.
         """
-        self._number = os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        flags = access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        for attempt in itertools.count(1):
+            path = directory / ((stem if attempt == 1 else f"{stem}-{attempt}") + suffix)
+            with contextlib.suppress(FileExistsError):
+                self._number = os.open(path, flags, 0o644)
+                break
         self._identity = self._look()
+        return path
 
     def _look(self) -> tuple[int, int]:
         status = os.fstat(self._number)
@@ -229,13 +237,7 @@ class Recorder:
         stem = re.sub(r"[^\w.-]+", "_", self.component) + f"-{self.pid}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            for attempt in range(1, 10_000):
-                name = stem if attempt == 1 else f"{stem}-{attempt}"
-                path = self.directory / (name + f.SUFFIX)
-                with contextlib.suppress(FileExistsError):
-                    self._file.make(path, os.O_RDWR)
-                    self.path = path
-                    return
+            self.path = self._file.make(self.directory, stem, f.SUFFIX, os.O_RDWR)
         except OSError as error:
             self._give_up(error)
 
