@@ -172,8 +172,7 @@ def write_svg(
 def _title(source: Session | Folded, by: By) -> str:
     if not isinstance(source, Session):
         return "imported stacks"
-    command = " ".join(source.about.get("command", ()) or source.main.command)
-    return f"{command or source.main.name}: {WHAT[by]}"
+    return f"{' '.join(source.command) or source.main.name}: {WHAT[by]}"
 
 
 def write_speedscope(

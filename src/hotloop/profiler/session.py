@@ -203,6 +203,11 @@ class Session:
         return self.processes[0]
 
     @property
+    def command(self) -> list[str]:
+        """What was run, by `hotloop profile`'s word or else by the kernel's; empty: not known."""
+        return list(self.about.get("command") or self.main.command)
+
+    @property
     def workers(self) -> list[Process]:
         """Those that step environments for another one."""
         return [process for process in self.processes if process.role == "worker"]

@@ -25,7 +25,7 @@ Row = tuple[str, ...]
 def overview(session: Session) -> str:
     """What ran, for how long, on what, and how it ended."""
     about, main = session.about, session.main
-    command = " ".join(about.get("command") or main.command) or main.name
+    command = " ".join(session.command) or main.name
     seconds = (session.end_ns - session.start_ns) / 1e9
     parts = [f"{seconds:,.1f} s"]
     if "exit_code" in about:

@@ -65,7 +65,7 @@ def _texts(session: Session) -> Iterator[str]:
         yield text
         separator = ",\n"
     other = {
-        "command": " ".join(session.about.get("command", ()) or session.main.command),
+        "command": " ".join(session.command),
         "problems": session.problems,
         "not covered": [f"{one.pid}: {one.command}" for one in session.uncovered],
     }

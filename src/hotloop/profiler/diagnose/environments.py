@@ -39,7 +39,7 @@ def environment_bound(evidence: Evidence) -> Diagnosis | None:
     is_blocked = steps.ns > 0 and steps.on_core_ns + steps.queued_ns < 0.5 * steps.ns
     side_by_side = num_envs if num_envs > 1 else max(main.cores, 1)
     if not is_blocked:
-        used = sum(one.cpu_ns for one in evidence.session.processes) / evidence.whole_ns
+        used = evidence.cpu_ns / evidence.whole_ns
         idle = main.cores - max(1.0, used)
         side_by_side = min(side_by_side, 1 + max(0, round(idle)))
     saved = (total_ns - _TRANSFER_NS * count) * (1 - 1 / side_by_side)

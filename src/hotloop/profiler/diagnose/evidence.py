@@ -58,6 +58,11 @@ class Evidence:
         """How long the program took."""
         return max(1, self.session.end_ns - self.session.start_ns)
 
+    @property
+    def cpu_ns(self) -> int:
+        """Of all processes together."""
+        return sum(one.cpu_ns for one in self.session.processes)
+
     def gain(self, saved_ns: float, *, crowds_out: bool = False) -> float:
         """How many times as fast the program is without some of its time.
 
@@ -194,7 +199,7 @@ class Evidence:
     @property
     def target(self) -> str:
         """The program and its arguments, as they follow `python`."""
-        command = list(self.session.about.get("command") or self.main.command or ["SCRIPT"])
+        command = self.session.command or ["SCRIPT"]
         if "hotloop.profiler.script" in command:  # ours, with its settings
             return shlex.join(command[command.index("hotloop.profiler.script") + 2 :])
         return shlex.join(command[1:] or command)

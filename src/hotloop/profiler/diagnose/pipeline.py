@@ -49,7 +49,7 @@ def starved_stage(evidence: Evidence) -> Diagnosis | None:
     dearest = next(one for one in session.processes if one.pid == first)
     saved = (shares[first] - shares[second]) * lived[first]
     # The others still need cores.
-    cpu = sum(one.cpu_ns for one in session.processes if one is not dearest)
+    cpu = evidence.cpu_ns - dearest.cpu_ns
     saved = min(saved, whole - cpu / max(evidence.main.cores, 1))
     if saved < 0.15 * whole:
         return None

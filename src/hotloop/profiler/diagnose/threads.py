@@ -77,7 +77,7 @@ def cores_taken(evidence: Evidence) -> Diagnosis | None:
     """
     whole, cores = evidence.whole_ns, max(evidence.main.cores, 1)
     numbers = spent(evidence.rows)
-    cpu = sum(one.cpu_ns for one in evidence.session.processes)
+    cpu = evidence.cpu_ns
     if not evidence.is_sampled or numbers.queued_ns < 0.33 * whole or cpu > 0.67 * cores * whole:
         return None
     return Diagnosis(
@@ -106,7 +106,7 @@ def pegged_core(evidence: Evidence) -> Diagnosis | None:
     if not evidence.is_sampled or main.cores < 2:
         return None
     numbers = spent(evidence.rows_of(main))
-    cpu = sum(one.cpu_ns for one in evidence.session.processes)
+    cpu = evidence.cpu_ns
     if numbers.on_core_ns < 0.85 * whole or cpu > 1.3 * whole:
         return None
     collecting = evidence.stage_ns("env", "act")

@@ -67,7 +67,7 @@ def render(session: Session) -> str:
     )
     style, script = _part("page.css"), _part("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    command = " ".join(session.about.get("command") or session.main.command) or session.main.name
+    command = " ".join(session.command) or session.main.name
     return f"""<!doctype html>
 <html lang="en">
 <head>
