@@ -89,15 +89,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def _take_debug(args: list[str]) -> tuple[bool, list[str]]:
     """Whether `--debug` is given, and the rest. What follows `profile`'s script is the script's."""
-    ours = len(args)
+    ours, theirs = args, []
     if "profile" in args[:2]:
-        valued = ("--out", "--interval")
-        for i in range(args.index("profile") + 1, len(args)):
-            if args[i] == "-m" or (args[i][:1] != "-" and args[i - 1] not in valued):
-                ours = i
-                break
-    own = [arg for arg in args[:ours] if arg != "--debug"]
-    return len(own) < ours, own + args[ours:]
+        from hotloop.cli.profile import split
+
+        begin = args.index("profile") + 1
+        options, theirs = split(args[begin:])
+        ours = args[:begin] + options
+    return "--debug" in ours, [arg for arg in ours if arg != "--debug"] + theirs
 
 
 def _run(args: list[str]) -> int:

@@ -53,19 +53,16 @@ def check(options: argparse.Namespace) -> None:
                 f"expected --flame, --speedscope or --folded with `{option}`, got none of them: it "
                 "is these that it changes"
             )
-    if options.imported is None:
-        return
-    if not has_pictures:
-        raise ConfigError(
-            "expected --flame, --speedscope or --folded with `--import`, got none of them: they "
-            "are what is made of imported stacks"
-        )
-    for option, value in (("--by", options.by), ("--merge-workers", options.merge_workers)):
-        if value:
+        if value and options.imported is not None:
             raise ConfigError(
                 f"expected `--import` without `{option}`, got both: imported stacks have one "
                 "weight each and do not tell workers"
             )
+    if options.imported is not None and not has_pictures:
+        raise ConfigError(
+            "expected --flame, --speedscope or --folded with `--import`, got none of them: they "
+            "are what is made of imported stacks"
+        )
 
 
 def write(session: Session, options: argparse.Namespace) -> None:

@@ -33,12 +33,14 @@ options:
   --py-spy        have py-spy sample it too, into py-spy.txt of the profile
   -h, --help      show this
 """
+_WITH_VALUE = ("--out", "--interval")
 _OWN = ("train", "resume", "eval", "bandit")
 
 
 def run(args: list[str]) -> int:
     """Profile; see `hotloop profile --help`."""
-    options, rest = _parse(args)
+    own, rest = split(args)
+    options = _parse(own)
     if options is None or not rest:
         print(USAGE, end="")
         return 0 if options is None else 2
@@ -94,27 +96,31 @@ def _write_page(session: Session, path: Path) -> None:
         print(f"report: {path}", file=sys.stderr)
 
 
-def _parse(args: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """Our own options stand before the script; what follows it is the script's.
+def split(args: list[str]) -> tuple[list[str], list[str]]:
+    """Our own options, and the script with what follows it, which is the script's."""
+    i = 0
+    while i < len(args) and args[i].startswith("-") and args[i] != "-m":
+        i += 2 if args[i] in _WITH_VALUE else 1
+    return args[:i], args[i:]
 
-    Returns:
-        The options, None where help is asked for, and the rest.
-    """
+
+def _parse(own: list[str]) -> dict[str, Any] | None:
+    """Our own options; None where help is asked for."""
     options: dict[str, Any] = {"out": None, "interval_s": 0.01, "hooks": True, "py_spy": False}
     options["again"] = []  # those that another profile needs to be comparable
-    rest = list(args)
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
-        option, is_joined, value = rest.pop(0).partition("=")
+    left = list(own)
+    while left:
+        option, is_joined, value = left.pop(0).partition("=")
         if option in ("-h", "--help") and not is_joined:
-            return None, []
+            return None
         if option == "--no-hooks" and not is_joined:
             options["hooks"] = False
             options["again"].append(option)
         elif option == "--py-spy" and not is_joined:
             options["py_spy"] = True
             options["again"].append(option)
-        elif option in ("--out", "--interval") and (is_joined or rest):
-            value = value if is_joined else rest.pop(0)
+        elif option in _WITH_VALUE and (is_joined or left):
+            value = value if is_joined else left.pop(0)
             if option == "--out":
                 options["out"] = value
             else:
@@ -125,7 +131,7 @@ def _parse(args: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
                 "expected --out DIR, --interval MS, --no-hooks or --py-spy before the script, got "
                 f"'{option}': options of the script's own stand after it"
             )
-    return options, rest
+    return options
 
 
 def _seconds(text: str) -> float:
