@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import mmap
 import os
 import re
@@ -81,11 +80,15 @@ class OwnFile:
             access: os.O_RDWR or os.O_WRONLY; further flags may be added.
         """
         flags = access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        for attempt in itertools.count(1):
-            path = directory / ((stem if attempt == 1 else f"{stem}-{attempt}") + suffix)
-            with contextlib.suppress(FileExistsError):
+        path = directory / (stem + suffix)
+        taken = 1
+        while True:
+            try:
                 self._number = os.open(path, flags, 0o644)
                 break
+            except FileExistsError:
+                taken += 1
+                path = directory / f"{stem}-{taken}{suffix}"
         self._identity = self._look()
         return path
 
