@@ -301,22 +301,41 @@ def test_environments_of_the_current_folder(tmp_path):
     assert done.stdout.splitlines()[-1].endswith("over 30 episodes")
 
 
-def test_the_live_line():
-    from hotloop.cli.live import describe
+def report_at(timesteps):
     from hotloop.runs import Report
 
-    report = Report(
+    return Report(
         run_dir=Path("r"),
-        timesteps=25_000,
+        timesteps=timesteps,
         total_timesteps=100_000,
         elapsed_s=5.0,
         mean_return=-12.34,
         num_episodes=3,
         metrics={},
     )
-    assert describe(report, age_s=10.0).plain == (
+
+
+def test_the_live_line():
+    from hotloop.cli.live import describe
+
+    assert describe(report_at(25_000), age_s=10.0).plain == (
         "25,000/100,000 steps · 5,000/s (2,500/s with start-up) · mean return -12.3 · 0:15 left"
     )
+
+
+@pytest.mark.parametrize("age_s", [0.0, 1e6])
+def test_the_last_report_is_printed_once(capsys, monkeypatch, age_s):
+    """Whether or not its time had come when it was shown."""
+    from hotloop.cli import live
+
+    line = live.LiveLine()
+    line.show(report_at(50_000))
+    now = live.time.monotonic()
+    monkeypatch.setattr(live.time, "monotonic", lambda: now + age_s)
+    line.show(report_at(100_000))
+    line.close()
+    printed = capsys.readouterr().out.splitlines()
+    assert [text.split("/")[0] for text in printed if "steps" in text] == ["100,000"]
 
 
 def test_eval_needs_no_torch(capsys, tmp_path):

@@ -33,6 +33,7 @@ class LiveLine:
         self._interval_s = 0.25 if self._is_live else 5.0
         self._shown_at = time.monotonic() - (self._interval_s if self._is_live else 0.0)
         self._live: Live | None = None
+        self._drawn: Report | None = None
         self._is_broken = False
 
     @property
@@ -56,14 +57,15 @@ class LiveLine:
             self._draw(report)
 
     def close(self) -> None:
-        """Draw the last report and leave the line standing."""
-        if self.report is not None:
+        """Draw the last report, if it was not, and leave the line standing."""
+        if self.report is not None and self._drawn is not self.report:
             self._draw(self.report)
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def _draw(self, report: Report) -> None:
+        self._drawn = report
         text = describe(
             report,
             process_age_s(),
