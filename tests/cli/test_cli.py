@@ -188,7 +188,8 @@ def test_an_interrupted_run_keeps_metrics_and_tree(tmp_path, number, repeats, co
 
 
 def test_an_environment_that_swallows_the_interrupt_does_not_stop_it(tmp_path):
-    kwargs = ("--env-id", "tests.toy_envs:Swallows", "--total-timesteps", "100000000")
+    endless = ("--total-timesteps", "100000000", "--compile", "off")
+    kwargs = ("--env-id", "tests.toy_envs:Swallows", *endless)
     process, run_dir = start_training(tmp_path, *kwargs)
     metrics = run_dir / "metrics.jsonl"
     wait_for(process, lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
