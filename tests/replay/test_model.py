@@ -616,13 +616,14 @@ class Model(RuleBasedStateMachine):
                 assert value.tobytes() == seen[name], name
 
 
+@pytest.mark.parametrize("examples", [40, pytest.param(120, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MACHINES)
-def test_buffer_does_what_its_twin_does(name):
+def test_buffer_does_what_its_twin_does(name, examples):
     machine = type("Model", (Model,), {"setups": MACHINES[name]})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=80,
+            max_examples=examples,
             stateful_step_count=25,
             derandomize=True,
             deadline=None,
