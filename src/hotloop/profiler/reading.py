@@ -32,6 +32,8 @@ from hotloop.profiler.session import (
     Uncovered,
 )
 from hotloop.timing import Recording, RecordingError
+from hotloop.timing._writer import boot_id
+from hotloop.timing.reader import runs
 
 ABOUT = "profile.json"
 # A process that ends its recording itself and was sampled writes its last samples in its last
@@ -238,7 +240,7 @@ def _process(recordings: list[Recording], sampled: list[samples_file.Samples]) -
         role="helper",
         pid=pid,
         parent_pid=parent_pid,
-        state=recordings[-1].state if recordings else "unknown",
+        state=recordings[-1].state if recordings else _state(sampled[-1]),
         start_ns=min(starts),
         end_ns=max(ends, default=min(starts)),
         tree=timing.merge((one.tree() for one in recordings), name),
@@ -247,6 +249,19 @@ def _process(recordings: list[Recording], sampled: list[samples_file.Samples]) -
         _add_spans(process, one)
     process.events = process.events[np.argsort(process.events["end_ns"], kind="stable")]
     return process
+
+
+def _state(sampled: samples_file.Samples) -> str:
+    """How a process ended, by its samples alone."""
+    about = sampled.about
+    if sampled.periods and sampled.periods[-1].get("last"):
+        return "complete"
+    if "ticks" not in about or (about.get("host"), about["boot_id"]) != (
+        os.uname().nodename,
+        boot_id(),
+    ):
+        return "unknown"
+    return "running" if runs(about["pid"], about["ticks"]) else "killed"
 
 
 def _add_spans(process: Process, recording: Recording) -> None:
@@ -282,6 +297,9 @@ def _add_samples(process: Process, sampled: samples_file.Samples) -> None:
     totals = {sample[:3]: list(sample[3:]) for sample in process.samples}
     ended, spans = _Spans(), _Spans()
     num_recordings = 0
+    by_path: dict[tuple[str, ...], int] = {}
+    by_stack: dict[int, int] = {}
+    is_early = False
     try:
         for period in sampled.periods:
             places += [Frame(*place) for place in period["places"]]
@@ -289,8 +307,8 @@ def _add_samples(process: Process, sampled: samples_file.Samples) -> None:
             for numbers, lines in period["stacks"]:
                 frames = tuple(places[number] for number in numbers)
                 process.stacks.append(Stack(frames, tuple(lines)))
-            by_path: dict[tuple[str, ...], int] = {}
-            by_stack: dict[int, int] = {}
+            if not is_early:
+                by_path, by_stack = {}, {}
             for thread, path, number, *row in period["counts"]:
                 stack = first_stack + number
                 if stack >= len(process.stacks):
@@ -305,6 +323,9 @@ def _add_samples(process: Process, sampled: samples_file.Samples) -> None:
                 # Another recording began: its spans are counted from zero again.
                 num_recordings, ended = len(period["recordings"]), spans
             spans = ended.plus(period["spans"])
+            if is_early:
+                process.periods.pop()  # it goes on, with this line
+            is_early = bool(period.get("early"))
             process.periods.append(
                 Period(period["t"], dict(spans), period["cpu_ns"], period["rss"], by_path, by_stack)
             )

@@ -33,7 +33,7 @@ from hotloop.profiler.importing import is_being_imported
 from hotloop.profiler.samples import LIBRARY, OWN_THREADS, SUFFIX, VERSION
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
-from hotloop.timing._writer import OwnFile, boot_id
+from hotloop.timing._writer import OwnFile, boot_id, process_start
 
 try:
     from hotloop.profiler import _looking as _extension
@@ -48,6 +48,8 @@ _RESUME = opmap.get("RESUME", -1)
 # Writing out takes at most this share of the time: periods grow with what there is to write.
 _WRITING_SHARE = 0.01
 _PERIOD_S = 1.0
+# A process that is killed in its first second is to leave something as well.
+_FIRST_S = (0.1, 0.3, 0.6)
 # How often the kernel is asked for all threads, memory and descendants.
 _KERNEL_S = 2.0
 # The thread beside the program asks for the GIL after so many microseconds. After Python's own
@@ -81,8 +83,8 @@ class Sampler:
         component: what this process is in the program.
         interval_s: between two looks.
         watches_others: whether to note which processes descend from this one.
-        opens_late: make the file with the first second's samples: most forks are soon replaced by
-            a program, and leave none.
+        opens_late: make the file with the first samples: most forks are soon replaced by a program,
+            and leave none.
         problems: what could not be recorded, by what it is; may grow.
     """
 
@@ -130,7 +132,8 @@ class Sampler:
         self._file = OwnFile()
         self._has_given_up = False
         self._due = self._written_at = 0.0
-        self._period_s = _PERIOD_S
+        self._period_s = _FIRST_S[0]
+        self._num_lines = 0
         self._took_s = 0.0
         self._switch_us = round(sys.getswitchinterval() * 1e6)
         self._lock = threading.Lock()
@@ -237,6 +240,8 @@ class Sampler:
             # The first one loads what it needs, and says nothing of those to come.
             self._period_s = max(_PERIOD_S, min(took_s, self._took_s) / _WRITING_SHARE)
             self._took_s = took_s
+            if self._num_lines < len(_FIRST_S):
+                self._period_s = _FIRST_S[self._num_lines]
 
     def _wait(self) -> bool:
         """Until something was looked at or is to be written; False: until the end."""
@@ -437,6 +442,7 @@ class Sampler:
                     "host": os.uname().nodename,
                     "boot_id": boot_id(),
                     "start_ns": self._start_ns,
+                    "ticks": process_start(self._pid),
                     "interval_s": self._interval_s,
                     "python": sys.version.split()[0],
                     "command": _command(),
@@ -455,6 +461,7 @@ class Sampler:
             return
         if self._asks_main:
             self._take()
+        self._num_lines += 1
         now = time.monotonic()
         if last or now - self._asked_at > _KERNEL_S:
             self._asked_at = now
@@ -466,6 +473,8 @@ class Sampler:
         new, self._new = self._new, {"places": [], "stacks": [], "paths": []}
         line = {
             "t": time.monotonic_ns(),
+            "early": not last and self._num_lines < len(_FIRST_S),
+            "last": last,
             **new,
             "counts": [[*key, *row] for key, row in counts.items()],
             "threads": [[one.number, one.name, *one.times] for one in self._threads],

@@ -1,16 +1,20 @@
 """The file of samples of one process: what its threads were doing, a hundred times a second.
 
 `<component>-<pid>.samples.jsonl`, beside the process's recording: one JSON object a line, each a
-period of about a second, so that a process killed with SIGKILL leaves all but its last second. The
-first line says who it is. Code places and stacks are numbered when they first come up.
+period of about a second, so that a process killed with SIGKILL leaves all but its last second; the
+first second is written in three parts. The first line says who it is. Code places and stacks are
+numbered when they first come up.
 
     {"version": 1, "pid": …, "parent_pid": …, "component": …, "host": …, "boot_id": …,
-     "start_ns": …, "interval_s": …, "python": …, "command": […], "cores": …}
-    {"t": …, "places": […], "stacks": […], "paths": […], "counts": […], "threads": […],
+     "start_ns": …, "ticks": …, "interval_s": …, "python": …, "command": […], "cores": …}
+    {"t": …, "early": …, "last": …, "places": […], "stacks": […], "paths": […], "counts": […], "threads": […],
      "spans": […], "cpu_ns": …, "rss": …, "own_ns": …, "facts": {…}, "problems": {…},
      "others": […], "recordings": […]}
 
-* `t`: CLOCK_MONOTONIC at the end of the period.
+* `ticks`: when the process began, as the kernel has it, so that another of its number is not
+  taken for it.
+* `t`: CLOCK_MONOTONIC at the end of the period; `early`: the next line is of the same one; `last`:
+  sampling was ended, by the program's end as a rule.
 * `places`: new ones, [function, file, first line]; `stacks`: new ones, [[place, …], [line, …]] from
   the outermost in, with the lines that ran in what runs and in the user's code, and 0 elsewhere;
   `paths`: new ones, names of the spans that were open.

@@ -291,7 +291,7 @@ def _parse(path: Path | None, header: bytes, segments: list[tuple[_Read, int, in
     elif host != os.uname().nodename or boot != boot_id():
         state = "unknown"
     else:
-        state = "running" if _runs(pid, ticks) else "killed"
+        state = "running" if runs(pid, ticks) else "killed"
     if state == "running":
         end_ns = time.monotonic_ns()
     elif not end_ns:
@@ -341,7 +341,8 @@ def _parse(path: Path | None, header: bytes, segments: list[tuple[_Read, int, in
     )
 
 
-def _runs(pid: int, ticks: int) -> bool:
+def runs(pid: int, ticks: int) -> bool:
+    """Whether a process that began then, in ticks since boot, still does."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
