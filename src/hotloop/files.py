@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +31,10 @@ def written_whole(path: Path) -> Iterator[Path]:
         if isinstance(error, HotloopError):
             raise
         why = error.strerror or str(error).strip().split("\n")[0]
-        raise OutputError(
-            f"{path} can't be written ({why}): free some space, or name another place"
-        ) from error
+        if isinstance(error, FileExistsError):  # of mkdir
+            why = "a part of its path is a file"
+        free = "free some space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise OutputError(f"{path} can't be written ({why}): {free}name another place") from error
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()

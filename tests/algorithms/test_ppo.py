@@ -348,7 +348,7 @@ def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
         ({"num_envs": 0}, "`num_envs` must be a positive integer, got 0"),
         ({"num_envs": 2.0}, "`num_envs` must be a positive integer, got 2.0"),
         ({"total_timesteps": "100"}, "`total_timesteps` must be a positive integer, got '100'"),
-        ({"gamma": 1.5}, r"`gamma` must lie in \[0, 1\] and finite, got 1.5"),
+        ({"gamma": 1.5}, r"`gamma` must lie in \[0, 1\], got 1.5"),
         ({"learning_rate": float("nan")}, "`learning_rate` must be positive and finite, got nan"),
         ({"learning_rate": float("inf")}, "`learning_rate` must be positive and finite, got inf"),
         ({"entropy_coef": -1.0}, "`entropy_coef` must not be negative"),

@@ -88,8 +88,16 @@ def test_others_stacks_in_place_of_ours(saved, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--flame", "{}"], 1, "{} can't be written (Is a directory)"),
-        (["--trace", "/dev/null/t.json"], 1, "/dev/null/t.json can't be written"),
+        (["--folded", "{}"], 1, "{} can't be written (Is a directory): name another place"),
+        (
+            ["--trace", "/dev/null/t.json"],
+            1,
+            "/dev/null/t.json can't be written (a part of its path is a file): name another place",
+        ),
+        (["--flame", "{}/f.html"], 2, "`--flame` must end in .svg, got '{}/f.html'"),
+        (["--html", "{}/f.txt"], 2, "`--html` must end in .html or .htm, got '{}/f.txt'"),
+        (["--trace", "{}/t.foo"], 2, "`--trace` must end in .json or .json.gz, got '{}/t.foo'"),
+        (["--speedscope", "{}/s"], 2, "`--speedscope` must end in .json, got '{}/s'"),
         (["--import", "{}/none", "--flame", "{}/f.svg"], 1, "expected stacks of py-spy or austin"),
         (["--by", "blocked"], 2, "expected --flame, --speedscope or --folded with `--by`"),
         (
@@ -99,7 +107,7 @@ def test_others_stacks_in_place_of_ours(saved, tmp_path, capsys):
         ),
         (["--import", "{}/none"], 2, "expected --flame, --speedscope or --folded with `--import`"),
         (
-            ["--import", "x", "--flame", "y", "--by", "blocked"],
+            ["--import", "x", "--flame", "y.svg", "--by", "blocked"],
             2,
             "expected `--import` without `--by`, got both",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +19,7 @@ from hotloop.profiler.reading import merge, read
 from hotloop.profiler.saving import load, save
 from hotloop.profiler.session import Process, Session, Uncovered
 from hotloop.timing import Node, Recording
+from hotloop.timing._writer import boot_id, process_start
 from hotloop.timing.reader import Thread
 from tests.profiler.sessions import Span, at, events, ns, period, process, seen, session, span, tree
 
@@ -334,6 +336,53 @@ def test_processes_without_a_recording_are_listed() -> None:
     assert found.uncovered == [Uncovered(102, 100, "ffmpeg -i x", 9), Uncovered(103, 102, "sh", 0)]
 
 
+def test_what_is_listed_is_the_program_s_own() -> None:
+    """Neither how a script is started here, which its forks have too, nor multiprocessing's own."""
+    ours = (
+        'python3.11 -m hotloop.profiler.script {"directory": "p", "hooks": true} train.py --seed 1'
+    )
+    tracker = "python -c from multiprocessing.resource_tracker import main;main(10)"
+    found = merge(
+        [recording()], [samples(line(1.0, others=[[101, 100, ours, 5], [102, 100, tracker, 7]]))]
+    )
+    assert found.uncovered == [Uncovered(101, 100, "fork of python train.py --seed 1", 5)]
+
+
+def test_the_parts_of_the_first_second_are_one_period() -> None:
+    def part(end_s: float, samples: int, **more: Any) -> dict[str, Any]:
+        return line(end_s, counts=[[100, 0, 0, samples, 0, 0, ns(0.01)]], **more)
+
+    told = {"places": [["f", "a.py", 1]], "stacks": [[[0], [2]]], "paths": [[]]}
+    found = merge(
+        [],
+        [
+            samples(
+                part(0.1, 9, early=True, **told),
+                part(0.4, 29, early=True),
+                part(1.0, 58),
+                part(2.0, 90),
+            )
+        ],
+    )
+    assert [(one.end_ns, one.by_stack) for one in found.main.periods] == [
+        (at(1.0), {0: 96}), (at(2.0), {0: 90}),
+    ]  # fmt: skip
+    assert [one.count for one in found.main.samples] == [186]
+
+
+def test_how_a_process_ended_by_its_samples_alone() -> None:
+    here = {"host": os.uname().nodename, "boot": boot_id()}
+    mine = {**here, "pid": os.getpid(), "ticks": process_start(os.getpid())}
+    for about, last, state in (
+        (mine, True, "complete"),
+        (mine, False, "running"),
+        ({**mine, "ticks": mine["ticks"] - 1}, False, "killed"),  # another of that number
+        ({**mine, "boot": "another"}, False, "unknown"),
+        (here, False, "unknown"),  # of an earlier version
+    ):
+        assert merge([], [samples(line(1.0, last=last), **about)]).main.state == state
+
+
 def test_nothing_to_merge() -> None:
     with pytest.raises(ProfileError, match="got none of one machine"):
         merge([], [])
@@ -492,9 +541,14 @@ def test_files_that_hold_no_session(tmp_path: Path) -> None:
     path = tmp_path / "session.npz"
     save(whole_session(), path)
     good = path.read_bytes()
-    for content in (b"", b"text", good[: len(good) // 2], good[:-30]):
+    for content, message in (
+        (b"", "it is neither"),
+        (b"text", "it is neither"),
+        (good[: len(good) // 2], "can't be read"),
+        (good[:-30], "can't be read"),
+    ):
         path.write_bytes(content)
-        with pytest.raises(ProfileError, match="can't be read"):
+        with pytest.raises(ProfileError, match=message):
             load(path)
     np.savez(path, session=np.frombuffer(b'{"version": 99}', np.uint8))
     with pytest.raises(ProfileError, match="update hotloop"):

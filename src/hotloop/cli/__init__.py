@@ -31,7 +31,7 @@ COMMANDS = {
     "export": "Write a trained policy as ONNX or NumPy, for use without hotloop.",
     "profile": "Run a script and say where the time of all its processes goes.",
     "report": "The same of a profile or a run that was recorded before.",
-    "compare": "Say what of a profile or a run is faster than in another, and is it real.",
+    "compare": "Say what of a profile or a run is faster than in another, and whether it is real.",
     "bandit": "Play k-armed bandits: the book's figures, comparisons, grids.",
 }
 
@@ -67,8 +67,9 @@ def main(argv: list[str] | None = None) -> int:
             return _run(args)
     except HotloopError as error:
         if debug:
-            raise
-        _fail(str(error))
+            traceback.print_exc()
+        else:
+            _fail(str(error))
         return 2 if isinstance(error, (ConfigError, SpaceError, UnknownNameError)) else 1
     except KeyboardInterrupt:
         _fail("interrupted")

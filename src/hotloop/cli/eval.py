@@ -109,5 +109,6 @@ def run(args: list[str]) -> int:
     print(f"mean length {lengths.mean():.1f}, returns {returns.min():.1f} … {returns.max():.1f}")
     if filmed is not None:
         print(f"video of an episode with return {filmed.undiscounted_return:.1f}: {options.video}")
-    print(f"mean return {returns.mean():.1f} ± {returns.std():.1f} over {len(returns)} episodes")
+    episodes = "episode" if len(returns) == 1 else "episodes"
+    print(f"mean return {returns.mean():.1f} ± {returns.std():.1f} over {len(returns)} {episodes}")
     return 0

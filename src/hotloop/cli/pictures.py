@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from hotloop.profiler.session import Session
 
 
+_ENDINGS = {
+    "html": (".html", ".htm"),
+    "trace": (".json", ".json.gz"),
+    "flame": (".svg",),
+    "speedscope": (".json",),
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what asks for pictures, and what it is that they show."""
     group = parser.add_argument_group("files for other viewers")
@@ -43,9 +51,13 @@ def check(options: argparse.Namespace) -> None:
     """Look at the options before anything is read.
 
     Raises:
-        ConfigError: options of pictures without one; `--import` with what only our own samples can
-            tell.
+        ConfigError: a file's name does not end as its kind's do; options of pictures without one;
+            `--import` with what only our own samples can tell.
     """
+    for option, endings in _ENDINGS.items():
+        path = getattr(options, option)
+        if path is not None and not path.endswith(endings):
+            raise ConfigError(f"`--{option}` must end in {' or '.join(endings)}, got '{path}'")
     has_pictures = options.flame or options.speedscope or options.folded
     for option, value in (("--by", options.by), ("--merge-workers", options.merge_workers)):
         if value and not has_pictures:

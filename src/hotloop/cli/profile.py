@@ -33,7 +33,7 @@ options:
   --py-spy        have py-spy sample it too, into py-spy.txt of the profile
   -h, --help      show this
 """
-_WITH_VALUE = ("--out", "--interval")
+_WITH_VALUE = {"--out": "DIR", "--interval": "MS"}
 _OWN = ("train", "resume", "eval", "bandit")
 
 
@@ -126,6 +126,8 @@ def _parse(own: list[str]) -> dict[str, Any] | None:
             else:
                 options["interval_s"] = _seconds(value)
                 options["again"] += [option, value]
+        elif option in _WITH_VALUE:
+            raise ConfigError(f"expected `{option} {_WITH_VALUE[option]}`, got nothing after it")
         else:
             raise ConfigError(
                 "expected --out DIR, --interval MS, --no-hooks or --py-spy before the script, got "
@@ -182,7 +184,8 @@ def _make_directory(out: str | None, rest: list[str]) -> Path:
             made = directory.with_name(f"{directory.name}-{attempt}")
         except OSError as error:
             raise ConfigError(
-                f"expected to make the directory {made}, got '{error}': pass another `--out`"
+                f"expected to make the directory {made}, got '{error.strerror}': pass another "
+                "`--out`"
             ) from error
 
 

@@ -264,7 +264,10 @@ def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, An
         ) from error
     except TypeError as error:
         kind = ConfigError if kwargs else EnvironmentFailure
-        raise kind(f"{env_id}: making it{given} raised {describe_exception(error)}") from error
+        raise kind(
+            f"{env_id}: making it{given} raised {describe_exception(error)}: what makes it is "
+            "called with `env_kwargs` alone"
+        ) from error
     except Exception as error:
         raise EnvironmentFailure(
             f"{env_id}: making it{given} raised {describe_exception(error)}"

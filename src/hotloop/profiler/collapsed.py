@@ -57,7 +57,8 @@ def read(path: str | os.PathLike[str]) -> Folded:
         raw = path.read_bytes()
     except OSError as error:
         raise ProfileError(
-            f"expected stacks of py-spy or austin in {path}, got '{error.strerror or error}'"
+            f"expected stacks of py-spy or austin in {path}, got '{error.strerror or error}': name "
+            "what `py-spy record --format raw` or austin has written"
         ) from error
     if raw.startswith(b"MOJ"):
         raise ProfileError(
@@ -87,7 +88,7 @@ def read(path: str | os.PathLike[str]) -> Folded:
         if weight > 0 and not any(frame.file.endswith(_OUR_SAMPLER) for frame in stack):
             stacks[stack] = stacks.get(stack, 0) + weight
     if not stacks:
-        raise ProfileError(f"expected stacks of py-spy or austin in {path}, got none")
+        raise ProfileError(f"expected stacks of py-spy or austin in {path}, got none: record again")
     if counts_samples:
         stacks = {stack: count * PY_SPY_INTERVAL_NS for stack, count in stacks.items()}
     return stacks

@@ -578,9 +578,14 @@ def _notes(first: _Course, second: _Course, *, per_step: bool) -> list[str]:
     if sizes[0] != sizes[1]:
         notes.append(f"A stepped {sizes[0]:g} environments at once, B {sizes[1]:g}")
     if not per_step:
+        seconds = [float(one.seconds.sum()) for one in (first, second)]
+        without = [
+            name for name, one in zip("AB", (first, second), strict=True) if not one.steps.any()
+        ]
+        who = "neither has" if len(without) == 2 else f"{''.join(without)} has no"
         notes.append(
-            "no environment steps were seen in one of both: times are compared per call, and "
-            "stages by their share of the time"
+            f"{who} environment steps: times are compared per call, and stages by their share of "
+            f"the time; as a whole B took {seconds[1] / seconds[0]:.2f} times as long as A"
         )
     for name, one in (("A", first), ("B", second)):
         if one.by_events:

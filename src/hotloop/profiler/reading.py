@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ ABOUT = "profile.json"
 # A process that ends its recording itself and was sampled writes its last samples in its last
 # moments; where they are older than this, it could not.
 _SILENCE_NS = 10_000_000_000
+# How we start the script, whose forks have that command too.
+_OUR_START = re.compile(r"^.*? -m hotloop\.profiler\.script \{.*?\} ")
 
 
 def read(directory: str | os.PathLike[str]) -> Session:
@@ -412,6 +415,8 @@ def _uncovered(
     for one in sampled:
         for period in one.periods:
             for other in period.get("others", ()):
-                if other[0] not in covered:
-                    found[other[0]] = Uncovered(*other)
+                pid, parent_pid, command, cpu_ns = other
+                if pid not in covered and "multiprocessing.resource_tracker" not in command:
+                    command = _OUR_START.sub("fork of python ", command)
+                    found[pid] = Uncovered(pid, parent_pid, command, cpu_ns)
     return [found[pid] for pid in sorted(found)]

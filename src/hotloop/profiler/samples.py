@@ -7,9 +7,9 @@ numbered when they first come up.
 
     {"version": 1, "pid": …, "parent_pid": …, "component": …, "host": …, "boot_id": …,
      "start_ns": …, "ticks": …, "interval_s": …, "python": …, "command": […], "cores": …}
-    {"t": …, "early": …, "last": …, "places": […], "stacks": […], "paths": […], "counts": […], "threads": […],
-     "spans": […], "cpu_ns": …, "rss": …, "own_ns": …, "facts": {…}, "problems": {…},
-     "others": […], "recordings": […]}
+    {"t": …, "early": …, "last": …, "places": […], "stacks": […], "paths": […],
+     "counts": […], "threads": […], "spans": […], "cpu_ns": …, "rss": …, "own_ns": …,
+     "facts": {…}, "problems": {…}, "others": […], "recordings": […]}
 
 * `ticks`: when the process began, as the kernel has it, so that another of its number is not
   taken for it.

@@ -85,6 +85,13 @@ def load(path: str | os.PathLike[str]) -> Session:
         ProfileError: it is no session, or of a newer version.
     """
     try:
+        with open(path, "rb") as file:
+            is_archive = file.read(2) == b"PK"
+        if not is_archive:
+            raise ProfileError(
+                "expected a profile's or a run's directory, or a session that was saved, got "
+                f"{path}: it is neither; `hotloop profile SCRIPT` makes a directory"
+            )
         with np.load(path, allow_pickle=False) as file:
             about = json.loads(file["session"].tobytes())
             if about["version"] > VERSION:

@@ -192,15 +192,15 @@ def check_fields(
         if value is not None:
             check(name, _is_int(value) and value >= 1, "be a positive integer")
     for names, is_good, expected in (
-        (positive, lambda x: x > 0, "be positive"),
-        (not_negative, lambda x: x >= 0, "not be negative"),
+        (positive, lambda x: x > 0, "be positive and finite"),
+        (not_negative, lambda x: x >= 0, "be finite and not negative"),
         (fractions, lambda x: 0 <= x <= 1, "lie in [0, 1]"),
     ):
         for name in names:
             value = getattr(config, name)
             if value is not None:
                 is_number = isinstance(value, (int, float)) and math.isfinite(value)
-                check(name, is_number and is_good(value), f"{expected} and finite")
+                check(name, is_number and is_good(value), expected)
     check("seed", _is_int(config.seed) and 0 <= config.seed < 2**63, "be an integer in [0, 2⁶³)")
     if hasattr(config, "hidden_sizes"):
         sizes = config.hidden_sizes
