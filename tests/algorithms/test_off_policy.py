@@ -832,8 +832,14 @@ def test_spaces_that_do_not_fit(tmp_path, algorithm, made_of, message):
             {"replay_weight_from": "reward", "replay": "proportional"},
             "`replay_weight_from` must be one of episode_return, .*got 'reward'",
         ),
-        ({"replay_alpha": -1.0, "replay": "rank"}, "`replay_alpha` must not be negative"),
-        ({"replay_beta": math.nan, "replay": "rank"}, "`replay_beta` must not be negative"),
+        (
+            {"replay_alpha": -1.0, "replay": "rank"},
+            "`replay_alpha` must be finite and not negative",
+        ),
+        (
+            {"replay_beta": math.nan, "replay": "rank"},
+            "`replay_beta` must be finite and not negative",
+        ),
         ({"replay_shift": math.inf, "replay": "proportional"}, "`shift` must be 'min' or a finite"),
         ({"replay_replacement": 1}, "`replacement` must be True or False, got 1"),
         ({"save_replay": "no"}, "`save_replay` must be True or False, got 'no'"),

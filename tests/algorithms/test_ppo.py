@@ -351,7 +351,7 @@ def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
         ({"gamma": 1.5}, r"`gamma` must lie in \[0, 1\], got 1.5"),
         ({"learning_rate": float("nan")}, "`learning_rate` must be positive and finite, got nan"),
         ({"learning_rate": float("inf")}, "`learning_rate` must be positive and finite, got inf"),
-        ({"entropy_coef": -1.0}, "`entropy_coef` must not be negative"),
+        ({"entropy_coef": -1.0}, "`entropy_coef` must be finite and not negative"),
         ({"target_kl": 0.0}, "`target_kl` must be positive"),
         ({"seed": -1}, "`seed` must be an integer in"),
         ({"hidden_sizes": (64, 0)}, "`hidden_sizes` must be positive integers, got"),

@@ -382,7 +382,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_that_a_pool_kills_within_a_second(tmp_path, method: str) -> None:
-    """`with Pool()` ends them by a signal: all are told nevertheless, and how they ended."""
+    """`with Pool()` ends them by a signal: all are told nevertheless."""
     script = write(
         tmp_path,
         """
@@ -402,7 +402,8 @@ def test_workers_that_a_pool_kills_within_a_second(tmp_path, method: str) -> Non
     _, session = record(tmp_path, str(script), method)
     assert len(session.processes) == 7
     assert len(session.workers) == 6
-    assert {one.state for one in session.workers} == {"killed"}
+    # One that has nothing to do may end by itself before the signal comes.
+    assert {one.state for one in session.workers} <= {"killed", "complete"}
     assert all(one.samples for one in session.workers)
     spinning = [
         one
