@@ -514,7 +514,8 @@ class Model(RuleBasedStateMachine):
         if not getattr(self.twin.sampler, "strict", False):
             return True
         positive = sum(share > 0 for share in self.law().values())
-        return not self.without_weight() and (self.replaces or positive >= size)
+        # With replacement there is nothing to be strict about: without weights it is uniform.
+        return self.replaces or (not self.without_weight() and positive >= size)
 
     def law(self) -> dict[int, float]:
         """Of the weights that the buffer has; that these are right to 1e-9 is an invariant."""
