@@ -313,6 +313,14 @@ def test_runs_without_samples_are_compared_by_their_latest_spans() -> None:
     assert sum("has no samples" in note for note in found.notes) == 2
 
 
+def test_the_latest_spans_say_nothing_of_the_whole() -> None:
+    spans = [span("update", i * 0.01, i * 0.01 + 0.005) for i in range(1000)]
+    one = session(process(end_s=10.0, spans=spans))
+    first, *_ = compare(one, one).notes
+    assert first.startswith("neither has environment steps")
+    assert "as a whole" not in first
+
+
 def test_a_second_recording_counts_from_zero_again() -> None:
     one = program(NOISE)
     whole = compare(one, one)

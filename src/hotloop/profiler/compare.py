@@ -567,6 +567,7 @@ def _side(course: _Course) -> Side:
 
 
 def _notes(first: _Course, second: _Course, *, per_step: bool) -> list[str]:
+    sides = (("A", first), ("B", second))
     notes: list[str] = []
     if first.session.main.cores != second.session.main.cores:
         cores = first.session.main.cores or "?", second.session.main.cores or "?"
@@ -578,16 +579,16 @@ def _notes(first: _Course, second: _Course, *, per_step: bool) -> list[str]:
     if sizes[0] != sizes[1]:
         notes.append(f"A stepped {sizes[0]:g} environments at once, B {sizes[1]:g}")
     if not per_step:
-        seconds = [float(one.seconds.sum()) for one in (first, second)]
-        without = [
-            name for name, one in zip("AB", (first, second), strict=True) if not one.steps.any()
-        ]
-        who = "neither has" if len(without) == 2 else f"{''.join(without)} has no"
+        without = [name for name, one in sides if not one.steps.any()]
+        who = "neither has" if len(without) == 2 else f"{without[0]} has no"
         notes.append(
             f"{who} environment steps: times are compared per call, and stages by their share of "
-            f"the time; as a whole B took {seconds[1] / seconds[0]:.2f} times as long as A"
+            "the time"
         )
-    for name, one in (("A", first), ("B", second)):
+        if not (first.by_events or second.by_events):  # these go back to the latest spans alone
+            ratio = float(second.seconds.sum() / first.seconds.sum())
+            notes[-1] += f"; as a whole B took {ratio:.2f} times as long as A"
+    for name, one in sides:
         if one.by_events:
             notes.append(
                 f"{name} has no samples: it is compared by its latest spans, which go back "
