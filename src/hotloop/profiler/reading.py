@@ -33,8 +33,7 @@ from hotloop.profiler.session import (
     Uncovered,
 )
 from hotloop.timing import Recording, RecordingError
-from hotloop.timing._writer import boot_id
-from hotloop.timing.reader import runs
+from hotloop.timing.reader import State, state_of
 
 ABOUT = "profile.json"
 # A process that ends its recording itself and was sampled writes its last samples in its last
@@ -254,17 +253,14 @@ def _process(recordings: list[Recording], sampled: list[samples_file.Samples]) -
     return process
 
 
-def _state(sampled: samples_file.Samples) -> str:
+def _state(sampled: samples_file.Samples) -> State:
     """How a process ended, by its samples alone."""
     about = sampled.about
     if sampled.periods and sampled.periods[-1].get("last"):
         return "complete"
-    if "ticks" not in about or (about.get("host"), about["boot_id"]) != (
-        os.uname().nodename,
-        boot_id(),
-    ):
+    if "ticks" not in about:  # of an earlier version
         return "unknown"
-    return "running" if runs(about["pid"], about["ticks"]) else "killed"
+    return state_of(about["pid"], about["ticks"], about.get("host", ""), about["boot_id"])
 
 
 def _add_spans(process: Process, recording: Recording) -> None:

@@ -238,11 +238,11 @@ class Sampler:
             self._written_at = now
             self._flush()
             took_s = (time.thread_time_ns() - began) / 1e9
-            # The first one loads what it needs, and says nothing of those to come.
-            self._period_s = max(_PERIOD_S, min(took_s, self._took_s) / _WRITING_SHARE)
-            self._took_s = took_s
             if self._num_lines < len(_FIRST_S):
                 self._period_s = _FIRST_S[self._num_lines]
+            else:  # one that takes long, as the first one does, says nothing of those to come
+                self._period_s = max(_PERIOD_S, min(took_s, self._took_s) / _WRITING_SHARE)
+            self._took_s = took_s
 
     def _wait(self) -> bool:
         """Until something was looked at or is to be written; False: until the end."""

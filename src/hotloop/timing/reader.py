@@ -18,6 +18,7 @@ from hotloop.timing._format import Kind
 from hotloop.timing._writer import boot_id, process_start
 from hotloop.timing.tree import Node
 
+State = Literal["complete", "running", "killed", "unknown"]
 EVENT = np.dtype(
     [("start_ns", "i8"), ("end_ns", "i8"), ("span", "i4"), ("thread", "i4"), ("depth", "i4")]
 )
@@ -86,7 +87,7 @@ class Recording:
     host: str
     boot_id: str
     recorder: Literal["c", "python"]
-    state: Literal["complete", "running", "killed", "unknown"]
+    state: State
     """complete: closed by `stop()` or at exit. killed: the process ended without that. unknown: not
     closed, and of another machine or boot, so nobody can ask whether it runs."""
     start_ns: int
@@ -286,12 +287,7 @@ def _parse(path: Path | None, header: bytes, segments: list[tuple[_Read, int, in
                 )
             parsed.append(_parse_segment(read, offset, words, bool(flags & f.FLOAT_TIMES)))
             offset, available = offset + size, available - size
-    if end_ns:
-        state = "complete"
-    elif host != os.uname().nodename or boot != boot_id():
-        state = "unknown"
-    else:
-        state = "running" if runs(pid, ticks) else "killed"
+    state: State = "complete" if end_ns else state_of(pid, ticks, host, boot)
     if state == "running":
         end_ns = time.monotonic_ns()
     elif not end_ns:
@@ -341,8 +337,14 @@ def _parse(path: Path | None, header: bytes, segments: list[tuple[_Read, int, in
     )
 
 
-def runs(pid: int, ticks: int) -> bool:
-    """Whether a process that began then, in ticks since boot, still does."""
+def state_of(pid: int, ticks: int, host: str, boot: str) -> State:
+    """Of a process that has not said that it ended; `ticks`: when it began, since its boot."""
+    if host != os.uname().nodename or boot != boot_id():
+        return "unknown"
+    return "running" if _runs(pid, ticks) else "killed"
+
+
+def _runs(pid: int, ticks: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
