@@ -80,7 +80,7 @@ class Hotloop:
     ) -> None:
         from hotloop.envs import make_vec
         from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
-        from hotloop.rollouts import InlineEnvironments, Plan
+        from hotloop.rollouts import CollectionOptions, InlineEnvironments
         from hotloop.rollouts.pool import WorkerPool
 
         self.num_envs = workers * per_worker
@@ -113,7 +113,7 @@ class Hotloop:
         self.environments = environments
         self.rollout = environments.rollout(
             ActingPolicy(network, PolicySnapshot(0, self._params), exploration=exploration),
-            Plan(**plan, overlap=extra == "overlap"),
+            CollectionOptions(**plan, overlap=extra == "overlap"),
         )
 
     def advance(self) -> int:

@@ -42,7 +42,7 @@ def test_cprofile(tmp_path):
         for (file, _, name), stats in pstats.Stats(str(profile)).stats.items()
     }
     assert calls["rollouts/inline.py", "collect"] == 4
-    assert calls["envs/loop.py", "step"] == 4 * 128
+    assert calls["envs/serial.py", "step"] == 4 * 128
     assert calls["algorithms/ppo.py", "update"] == 4 * 40
     assert (tmp_path / "run" / "checkpoints" / "last" / "policy.safetensors").exists()
 
@@ -59,4 +59,4 @@ def test_yappi(tmp_path):
     assert num_threads == 1
     found = {name.rpartition(" ")[2]: count for name, count in calls.items()}
     assert found["InlineRollout.collect"] == 4
-    assert found["EnvLoop.step"] == 4 * 128
+    assert found["SerialVectorEnv.step"] == 4 * 128

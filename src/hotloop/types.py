@@ -74,7 +74,7 @@ class Fragment:
         last_obs: (N, *obs_shape), what to act on after the last step.
         policy_version: version of the policy that acted; the oldest one, if it changed on the way.
         first_env: number of its first environment, counted over all workers.
-        began_anew: environments, 0 … N − 1, whose first row here follows on nothing: the episode
+        restarted_envs: environments, 0 … N − 1, whose first row here follows on nothing: the episode
             that the rows before belong to was lost.
     """
 
@@ -91,7 +91,7 @@ class Fragment:
     last_obs: Array
     policy_version: int = 0
     first_env: int = 0
-    began_anew: tuple[int, ...] = ()
+    restarted_envs: tuple[int, ...] = ()
 
     @classmethod
     def allocate(
@@ -135,7 +135,7 @@ class Fragment:
             last_obs=self.obs[stop] if stop < self.num_steps else self.last_obs,
             policy_version=self.policy_version,
             first_env=self.first_env,
-            began_anew=self.began_anew if start == 0 else (),
+            restarted_envs=self.restarted_envs if start == 0 else (),
         )
 
     @property

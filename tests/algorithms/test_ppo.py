@@ -269,13 +269,13 @@ def test_torch_uses_the_threads_it_was_given_and_numpy_one(tmp_path, count):
 
 def test_policies_carry_the_version_that_acted(tmp_path, monkeypatch):
     seen = []
-    flatten = ppo.flatten_valid
+    flatten = ppo.to_batch
 
     def watched(fragments, *rest):
         seen.append(fragments[0].policy_version)
         return flatten(fragments, *rest)
 
-    monkeypatch.setattr(ppo, "flatten_valid", watched)
+    monkeypatch.setattr(ppo, "to_batch", watched)
     result = train(tmp_path, env_id="CartPole-v1", total_timesteps=384)
     assert seen == [0, 1, 2]
     assert result.policy.version == 3

@@ -67,8 +67,8 @@ def test_fresh_environments_go_on_as_the_old_ones_do(env_id, num_steps):
     old, new = (make_vec(env_id, NUM_ENVS, seed=7) for _ in range(2))
     rng = np.random.default_rng(0)
     obs, episodes = play(old, num_steps, rng)
-    got, began_anew = new.resume(episodes)
-    assert began_anew == []
+    got, restarted_envs = new.resume(episodes)
+    assert restarted_envs == []
     np.testing.assert_array_equal(got, obs)
     # On into the next episodes: time limits, returns and seeds are the same.
     old.pop_episodes()
@@ -88,8 +88,8 @@ def test_what_does_not_repeat_itself_begins_its_next_episode(how):
     Unrepeatable.num_made = 0
     old, new = (make_vec(lambda: Unrepeatable(how), NUM_ENVS, seed=7) for _ in range(2))
     _, episodes = play(old, 10, np.random.default_rng(0))
-    obs, began_anew = new.resume(episodes)
-    assert began_anew == [0, 1, 2]
+    obs, restarted_envs = new.resume(episodes)
+    assert restarted_envs == [0, 1, 2]
     assert new.running() == [(1, 0)] * 3
     fresh = make_vec("Pendulum-v1", NUM_ENVS, seed=7).reset(first_episode=1)
     np.testing.assert_array_equal(obs, fresh)
@@ -101,8 +101,8 @@ def test_vector_environments_begin_their_next_episodes():
 
     old, new = (make_vec(factory, NUM_ENVS, seed=7) for _ in range(2))
     _, episodes = play(old, 50, np.random.default_rng(0))
-    obs, began_anew = new.resume(episodes)
-    assert began_anew == [0, 1, 2]
+    obs, restarted_envs = new.resume(episodes)
+    assert restarted_envs == [0, 1, 2]
     assert new.running() == [(episode.episode + 1, 0) for episode in episodes]
     assert obs.shape == (NUM_ENVS, 4)
     new.step(np.zeros(NUM_ENVS, np.int64))

@@ -15,7 +15,7 @@ def fair_shares(available, total):
     return shares
 
 
-def equal_shares(num_steps, num_envs):
+def environment_weights(num_steps, num_envs):
     """The weight of each transition: one over how many steps its environment has, so that every
     environment weighs the same; then scaled to mean 1.
 

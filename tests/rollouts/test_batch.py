@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hotloop.rollouts import equal_shares, flatten_valid
+from hotloop.rollouts import environment_weights, to_batch
 from hotloop.types import Fragment
 
 
@@ -23,7 +23,7 @@ def fragment_of(num_steps, *, first, num_envs=1):
 
 def flat_of(fragments):
     advantages = [np.zeros(one.reward.shape, np.float32) for one in fragments]
-    return flatten_valid(fragments, advantages, np.random.default_rng(0))["action"]
+    return to_batch(fragments, advantages, np.random.default_rng(0))["action"]
 
 
 def test_rows_follow_each_other_fragment_by_fragment():
@@ -40,7 +40,7 @@ def test_what_stands_in_for_a_reset_is_of_the_same_worker():
     assert (actions[:100] < 100).all()
     assert (actions[:100] % 2 == 1).all()
     # So each worker's share of the weights stays what it is.
-    weights = equal_shares([fast, slow])
+    weights = environment_weights([fast, slow])
     assert weights[:100].sum() == pytest.approx(weights[100:].sum())
 
 

@@ -84,12 +84,12 @@ class Played:
         state = rollout.state()
         inline = make_inline(SCRIPTED, 2, num_envs, env_kwargs=kwargs)
         other = begin(inline, num_steps)
-        began_anew = other.restore(state.to_arrays(), state.to_json())
+        restarted_envs = other.restore(state.to_arrays(), state.to_json())
         inline.close()
         # Of an environment whose very first reset in a new process fails, the number is known once
         # an episode of it has ended.
         if not any(worker.restarts and worker.env_failures for worker in self.workers_of(rollout)):
-            assert began_anew == []
+            assert restarted_envs == []
 
     @staticmethod
     def workers_of(rollout):

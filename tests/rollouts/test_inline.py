@@ -7,7 +7,7 @@ from hotloop import gae
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
-from hotloop.rollouts import InlineRollout, RolloutState, flatten_valid
+from hotloop.rollouts import InlineRollout, RolloutState, to_batch
 from hotloop.rollouts.collector import NOISE_STEPS
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.state import GroupState, History
@@ -159,9 +159,9 @@ def test_rows_that_are_no_transitions_are_left_out():
     fragment.action[...] = np.arange(8).reshape(4, 2)
     advantages = np.arange(8, dtype=np.float32).reshape(4, 2)
     rng = np.random.default_rng(0)
-    assert flatten_valid([fragment], [advantages], rng)["action"].tolist() == list(range(8))
+    assert to_batch([fragment], [advantages], rng)["action"].tolist() == list(range(8))
     fragment.valid[1, 0] = fragment.valid[3, 1] = False  # rows 2 and 7
-    flat = flatten_valid([fragment], [advantages], rng)
+    flat = to_batch([fragment], [advantages], rng)
     kept = flat["action"].tolist()
     assert len(kept) == 8
     assert set(kept) == {0, 1, 3, 4, 5, 6}
@@ -170,7 +170,7 @@ def test_rows_that_are_no_transitions_are_left_out():
     np.testing.assert_array_equal(flat["returns"], kept)
     fragment.valid[...] = False
     with pytest.raises(ConfigError, match="raise `num_steps`"):
-        flatten_valid([fragment], [advantages], rng)
+        to_batch([fragment], [advantages], rng)
 
 
 class Lengths:

@@ -220,7 +220,7 @@ def test_fragments_that_there_is_no_memory_for(monkeypatch, is_full):
     before = num_descriptors()
     with open_pool("CartPole-v1", 1) as pool:
         policy = make_policy(make_network(pool))
-        plan = pools.Plan(num_steps=8, seed=0)
+        plan = pools.CollectionOptions(num_steps=8, seed=0)
         if is_full:
             monkeypatch.setattr(os, "posix_fallocate", refuse_room)
         else:

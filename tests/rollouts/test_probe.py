@@ -13,7 +13,7 @@ from hotloop.algorithms import ppo, sac
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActorCritic
-from hotloop.rollouts import equal_shares as ppo_equal_shares
+from hotloop.rollouts import environment_weights as ppo_equal_shares
 from hotloop.rollouts import forecast as model
 from hotloop.rollouts import probe
 from hotloop.rollouts.forecast import Measured, Task, choose, expected_maximum, forecast
@@ -470,7 +470,7 @@ def test_ppo_weighs_what_a_chosen_schedule_gives(tmp_path, monkeypatch, mark):
     monkeypatch.setattr(probe, "available_memory", lambda: 4 * probe._WORKER_BYTES)
     weighed = []
     monkeypatch.setattr(
-        ppo, "equal_shares", lambda x: weighed.append(len(x)) or ppo_equal_shares(x)
+        ppo, "environment_weights", lambda x: weighed.append(len(x)) or ppo_equal_shares(x)
     )
     config = ppo.Config(**SMALL, workers="auto", run_dir=str(tmp_path / "run"))
     ppo.train(config, on_report=lambda report: report.timesteps >= 256)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hotloop.algorithms import dqn, ppo, sac
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import Actor, Exploration
-from hotloop.rollouts import Plan, equal_shares
+from hotloop.rollouts import CollectionOptions, environment_weights
 from hotloop.rollouts.processes import fair_shares
 from hotloop.rollouts.shared import BEGUN, DONE, LIMIT
 from hotloop.types import Fragment
@@ -256,7 +256,7 @@ def test_what_was_collected_stays_as_it_was():
 def test_what_only_workers_can_do_is_refused_inline(plan):
     inline = make_inline("CartPole-v1", 2, 1)
     with pytest.raises(ConfigError, match="needs workers"):
-        inline.rollout(None, Plan(num_steps=8, seed=0, **plan))
+        inline.rollout(None, CollectionOptions(num_steps=8, seed=0, **plan))
     inline.close()
 
 
@@ -381,9 +381,9 @@ def test_weights_give_every_environment_the_same_share(sizes):
         Fragment.allocate(*size, obs_shape=(1,), obs_dtype="f4", action_shape=(), action_dtype="i8")
         for size in sizes
     ]
-    weights = equal_shares(fragments)
+    weights = environment_weights(fragments)
     steps, envs = zip(*sizes, strict=True)
-    np.testing.assert_allclose(weights, reference.equal_shares(steps, envs), rtol=1e-5)
+    np.testing.assert_allclose(weights, reference.environment_weights(steps, envs), rtol=1e-5)
     np.testing.assert_allclose(weights.mean(), 1.0, rtol=1e-5)
     at, sums = 0, []
     for num_steps, num_envs in sizes:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hotloop.envs import make_vec
 from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot
-from hotloop.rollouts import InlineEnvironments, Plan
+from hotloop.rollouts import CollectionOptions, InlineEnvironments
 from hotloop.rollouts.pool import WorkerPool
 from hotloop.types import Fragment
 
@@ -87,7 +87,7 @@ def make_inline(env, num_workers, num_envs, *, seed=5, stagger=0, **options):
 def begin(pool, num_steps=8, *, seed=5, make=make_network, exploration=None, **plan):
     """A rollout, of whatever environments."""
     network = make(pool)
-    plan = Plan(num_steps=num_steps, seed=seed, **plan)
+    plan = CollectionOptions(num_steps=num_steps, seed=seed, **plan)
     return pool.rollout(make_policy(network, exploration), plan)
 
 
@@ -125,7 +125,7 @@ class Trace:
         for fragment in fragments:
             for i in range(fragment.num_envs):
                 rows = self.rows[fragment.first_env + i]
-                if i in fragment.began_anew:
+                if i in fragment.restarted_envs:
                     assert rows, "nothing was before it"
                     rows[-1]["is_cut"] = True
                 for t in range(fragment.num_steps):

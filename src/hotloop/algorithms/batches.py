@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotloop.algorithms.shares import Shares
 from hotloop.replay import Batch as Drawn
 from hotloop.replay import ReplayBuffer
+from hotloop.training.worker_weights import WorkerWeights
 from hotloop.types import Array
 
 
@@ -51,7 +51,11 @@ class Batches:
     """
 
     def __init__(
-        self, buffer: ReplayBuffer, batch_size: int, gamma: float, shares: Shares | None = None
+        self,
+        buffer: ReplayBuffer,
+        batch_size: int,
+        gamma: float,
+        shares: WorkerWeights | None = None,
     ) -> None:
         self._buffer = buffer
         self._shares = shares

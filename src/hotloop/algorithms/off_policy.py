@@ -19,7 +19,6 @@ from torch import Tensor
 
 from hotloop.algorithms.batches import Batch, Batches
 from hotloop.algorithms.session import Collecting, Session, Specs
-from hotloop.algorithms.shares import Shares
 from hotloop.errors import (
     CheckpointError,
     ConfigError,
@@ -32,7 +31,7 @@ from hotloop.learner import Compile, Execution, Metrics
 from hotloop.ops.products import HAS_FAST_BFLOAT16
 from hotloop.policies import ActingPolicy, Actor, Exploration, PolicySnapshot
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Sampler, Uniform
-from hotloop.rollouts import NUM_SLOTS, Environments, Plan, Rollout, RolloutState
+from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Environments, Rollout, RolloutState
 from hotloop.runs import (
     REPLAY_FILE,
     Checkpoint,
@@ -42,6 +41,7 @@ from hotloop.runs import (
     pending_interrupt,
 )
 from hotloop.timing import span
+from hotloop.training.worker_weights import WorkerWeights
 from hotloop.types import Array, Fragment
 
 # Updates whose batches are drawn in one call: it saves a few µs each, and more would leave the
@@ -238,13 +238,13 @@ class OffPolicyConfig(RunConfig):
             seed=self.seed,
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> CollectionOptions:
         """How fragments are collected."""
         num_steps = self.train_frequency
         if self.schedule == "async":
             # What both slots of all workers hold when learning begins must not become too old.
             num_steps = max(1, min(self.fragment_steps, self._most_ahead // NUM_SLOTS))
-        return Plan(
+        return CollectionOptions(
             num_steps=num_steps,
             seed=self.seed,
             schedule=self.schedule,
@@ -341,26 +341,26 @@ def run(
         buffer = config.make_replay(session.envs)
         shares = None
         if config.schedule == "async":
-            shares = Shares(config.buffer_size, config.num_groups)
+            shares = WorkerWeights(config.buffer_size, config.num_groups)
         batches = Batches(buffer, config.batch_size, config.gamma, shares)
     policy = ActingPolicy(actor, PolicySnapshot(0, learner.acting), exploration=exploration)
     rollout = session.rollout(policy, config.plan())
     session.check_network(actor)
     described = actor.to_json()
     loop = _Loop(config, learner, rollout, buffer, batches, shares)
-    iteration, began_anew, notes = 0, [], []
+    iteration, restarted_envs, notes = 0, [], []
     if session.resumed_from is not None:
         resumed, arrays = session.resumed_from, session.resumed_from.arrays()
         iteration = resumed.state["iteration"]
         learner.load(resumed, arrays)
         loop.publish()
-        began_anew = rollout.restore(arrays, resumed.state["rollout"])
+        restarted_envs = rollout.restore(arrays, resumed.state["rollout"])
         notes = loop.restore_replay(resumed, arrays)
-        for env in began_anew:
+        for env in restarted_envs:
             buffer.cut(env)
 
     execution = learner.executions[0].choice.reason
-    wants_to_stop = session.begin(execution=execution, began_anew=began_anew, notes=notes)
+    wants_to_stop = session.begin(execution=execution, restarted_envs=restarted_envs, notes=notes)
     while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
         iteration += 1
         # Ctrl-C ends the iteration after a round, where all parts agree on how far they have come.
@@ -397,7 +397,7 @@ class _Loop:
         rollout: Rollout,
         buffer: ReplayBuffer,
         batches: Batches,
-        shares: Shares | None,
+        shares: WorkerWeights | None,
     ) -> None:
         self._config = config
         self._learner = learner
@@ -558,7 +558,7 @@ class _Loop:
             )
         }
         first = fragment.first_env
-        for env in fragment.began_anew:
+        for env in fragment.restarted_envs:
             self._buffer.cut(first + env)
         env = None
         if fragment.num_envs != self._num_envs:

@@ -49,7 +49,7 @@ from hotloop.policies import (
     make_network,
     networks,
 )
-from hotloop.rollouts import Plan, RolloutState, equal_shares, flatten_valid
+from hotloop.rollouts import CollectionOptions, RolloutState, environment_weights, to_batch
 from hotloop.runs import Checkpoint, OnReport, Result, RunConfig, check_fields
 from hotloop.timing import span
 from hotloop.types import Array
@@ -178,9 +178,9 @@ class Config(RunConfig):
         num_iterations = -(-self.total_timesteps // self.batch_size)
         return num_iterations * self.update_epochs * self.num_minibatches
 
-    def plan(self) -> Plan:
+    def plan(self) -> CollectionOptions:
         """How fragments are collected."""
-        return Plan(
+        return CollectionOptions(
             num_steps=self.num_steps,
             seed=self.seed,
             schedule=self.schedule,
@@ -487,17 +487,19 @@ def _train(config: Config, session: Session, network: Network) -> Result:
         rollout = session.rollout(policy, config.plan())
     session.check_network(network)
     described = network.to_json()
-    iteration, began_anew = 0, []
+    iteration, restarted_envs = 0, []
     if session.resumed_from is not None:
         resumed, arrays = session.resumed_from, session.resumed_from.arrays()
         iteration = resumed.state["iteration"]
         learner.load(resumed, arrays)
         normalizer.load(arrays)
         rollout.publish(resumed.snapshot)
-        began_anew = rollout.restore(arrays, resumed.state["rollout"])
-        normalizer.begin_anew(began_anew)
+        restarted_envs = rollout.restore(arrays, resumed.state["rollout"])
+        normalizer.restart(restarted_envs)
 
-    wants_to_stop = session.begin(execution=learner.step.choice.reason, began_anew=began_anew)
+    wants_to_stop = session.begin(
+        execution=learner.step.choice.reason, restarted_envs=restarted_envs
+    )
     while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
         iteration += 1
         learner.set_learning_rate(rollout.num_transitions / config.total_timesteps)
@@ -519,10 +521,10 @@ def _train(config: Config, session: Session, network: Network) -> Result:
                 )
                 for fragment in fragments
             ]
-            fields = flatten_valid(fragments, advantages, learner.rng)
+            fields = to_batch(fragments, advantages, learner.rng)
             fields["obs"] = policy.scaled(fields["obs"])
             if config.schedule == "variable":
-                fields["weight"] = equal_shares(fragments)
+                fields["weight"] = environment_weights(fragments)
         with span("update"):
             metrics = learner.learn(fields)
         metrics["explained_variance"] = explained_variance(fields["value"], fields["returns"])

@@ -23,7 +23,7 @@ from hotloop.envs import ActionSpec, ObsSpec, VectorEnv, environment_name, make_
 from hotloop.errors import CheckpointError, ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Execution, torch_threads
 from hotloop.policies import ActingPolicy, Network
-from hotloop.rollouts import Environments, InlineEnvironments, Plan, Rollout, Schedule
+from hotloop.rollouts import CollectionOptions, Environments, InlineEnvironments, Rollout, Schedule
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import check_filmable, record_video
@@ -69,7 +69,7 @@ class Collecting:
         uneven: the schedule that the algorithm can learn from, and that waits for no worker.
     """
 
-    plan: Plan
+    plan: CollectionOptions
     make_network: Callable[[Specs], Network]
     uneven: Schedule
 
@@ -154,13 +154,13 @@ class Session:
             "resume with the environment and the network that it was trained with, or train anew"
         )
 
-    def rollout(self, policy: ActingPolicy, plan: Plan) -> Rollout:
+    def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> Rollout:
         """Begin to collect with the training environments."""
         self._rollout = self.envs.rollout(policy, plan)
         return self._rollout
 
     def begin(
-        self, *, execution: str, began_anew: Sequence[int] = (), notes: Sequence[str] = ()
+        self, *, execution: str, restarted_envs: Sequence[int] = (), notes: Sequence[str] = ()
     ) -> bool:
         """The first report; True asks to stop.
 
@@ -168,7 +168,7 @@ class Session:
 
         Args:
             execution: how the updates run, and why so.
-            began_anew: environments whose episodes could not be brought back.
+            restarted_envs: environments whose episodes could not be brought back.
             notes: what else is not as it was.
 
         Raises:
@@ -187,9 +187,9 @@ class Session:
                 )
         if checkpoint is not None:
             resumed = f"resumed at {timesteps:,} steps"
-            if began_anew:
+            if restarted_envs:
                 resumed += (
-                    f"; the episodes of {len(began_anew)} of {self.envs.num_envs} environments "
+                    f"; the episodes of {len(restarted_envs)} of {self.envs.num_envs} environments "
                     "can't be replayed, and new ones began"
                 )
             for note in notes:
@@ -431,7 +431,7 @@ class Session:
         return chosen
 
     @property
-    def _plan(self) -> Plan:
+    def _plan(self) -> CollectionOptions:
         return self._collecting_of(self.config).plan
 
     def _describe_workers(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.envs.checks import check_finite
-from hotloop.envs.making import environment_name, make_env, make_vec
+from hotloop.envs.factory import environment_name, make_env, make_vec
 from hotloop.envs.protocol import VectorEnv, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec

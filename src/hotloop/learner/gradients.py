@@ -48,10 +48,10 @@ def clip_grad_norm(grad: Tensor, max_norm: float) -> tuple[Tensor, Tensor]:
         The gradient, (P,), and its norm before, 0-d.
     """
     norm = torch.linalg.vector_norm(grad)
-    return grad * once(torch.clamp(max_norm / (norm + 1e-6), max=1.0)), norm
+    return grad * computed_once(torch.clamp(max_norm / (norm + 1e-6), max=1.0)), norm
 
 
-def once(scalar: Tensor) -> Tensor:
+def computed_once(scalar: Tensor) -> Tensor:
     """A 0-d tensor, as it is; compiled, it is computed once and not for each vector that uses it.
 
     A loop over parameters with two powers, a root and two divisions in it takes 47 µs where it

@@ -107,7 +107,7 @@ class Normalizer:
             self._obs.update(fragment.obs[fragment.valid])
         if self._normalize_reward:
             first = fragment.first_env
-            self.begin_anew([first + i for i in fragment.began_anew])
+            self.restart([first + i for i in fragment.restarted_envs])
             self._returns.update(self._discounted_returns(fragment)[fragment.valid])
 
     def reward(self, reward: Array) -> Array:
@@ -118,7 +118,7 @@ class Normalizer:
             reward = reward.clip(-self._clip_reward, self._clip_reward)
         return reward
 
-    def begin_anew(self, envs: Sequence[int]) -> None:
+    def restart(self, envs: Sequence[int]) -> None:
         """Forget the running episodes of these environments."""
         if envs:
             self._return = self._return.copy()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hotloop.learner.gradients import once
+from hotloop.learner.gradients import computed_once
 from hotloop.types import Array
 
 _FIELDS = ("mean", "square", "step")
@@ -88,6 +88,6 @@ def adam_step(
         state.square.add_((grad * grad - state.square) * (on * (1.0 - beta2)))
     # Both corrections folded into two scalars: one division over the vector instead of three.
     root = (1.0 - beta2**state.step).sqrt()
-    rate = once(learning_rate * root / (1.0 - beta1**state.step))
-    change = rate * state.mean / (state.square.sqrt() + once(eps * root))
+    rate = computed_once(learning_rate * root / (1.0 - beta1**state.step))
+    change = rate * state.mean / (state.square.sqrt() + computed_once(eps * root))
     params.sub_(change if active is None else torch.where(active, change, 0.0))

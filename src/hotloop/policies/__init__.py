@@ -12,8 +12,8 @@ from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.actor_critic import ActorCritic
 from hotloop.policies.actors import Actor
 from hotloop.policies.critics import Critics
+from hotloop.policies.factory import make_network, network_from_json
 from hotloop.policies.heads import Exploration
-from hotloop.policies.making import make_network, network_from_json
 from hotloop.policies.protocol import Network
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 

@@ -7,10 +7,10 @@ own; both give a `Rollout`.
 from __future__ import annotations
 
 from hotloop.rollouts.accounting import Accounting, WorkerAccount
-from hotloop.rollouts.batch import equal_shares, flatten_valid
+from hotloop.rollouts.batch import environment_weights, to_batch
 from hotloop.rollouts.forecast import Choice
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
-from hotloop.rollouts.protocol import Environments, Plan, Rollout, Schedule
+from hotloop.rollouts.protocol import CollectionOptions, Environments, Rollout, Schedule
 from hotloop.rollouts.shared import NUM_SLOTS
 from hotloop.rollouts.state import RolloutState
 
@@ -18,14 +18,14 @@ __all__ = [
     "NUM_SLOTS",
     "Accounting",
     "Choice",
+    "CollectionOptions",
     "Environments",
     "InlineEnvironments",
     "InlineRollout",
-    "Plan",
     "Rollout",
     "RolloutState",
     "Schedule",
     "WorkerAccount",
-    "equal_shares",
-    "flatten_valid",
+    "environment_weights",
+    "to_batch",
 ]

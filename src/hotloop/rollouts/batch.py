@@ -10,7 +10,7 @@ from hotloop.errors import ConfigError
 from hotloop.types import Array, Fragment
 
 
-def flatten_valid(
+def to_batch(
     fragments: Sequence[Fragment], advantages: Sequence[Array], rng: np.random.Generator
 ) -> dict[str, Array]:
     """The transitions of fragments as one batch, environments' resets left out.
@@ -51,7 +51,7 @@ def flatten_valid(
     return {name: array[index] for name, array in flat.items()}
 
 
-def equal_shares(fragments: Sequence[Fragment]) -> Array:
+def environment_weights(fragments: Sequence[Fragment]) -> Array:
     """Weights that give each environment the same share of a batch, however many its steps are.
 
     w_i = T / t_i, with t_i steps of environment i and T their mean over the environments: without
@@ -63,7 +63,7 @@ def equal_shares(fragments: Sequence[Fragment]) -> Array:
         fragments: t_i steps of N_i environments each.
 
     Returns:
-        float32, (Σ t·N,), in the order of `flatten_valid`; their mean is 1.
+        float32, (Σ t·N,), in the order of `to_batch`; their mean is 1.
     """
     num_envs = sum(fragment.num_envs for fragment in fragments)
     mean_steps = sum(fragment.reward.size for fragment in fragments) / num_envs

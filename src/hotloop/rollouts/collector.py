@@ -124,8 +124,8 @@ class Collector:
             EnvironmentFailure: an environment's `reset` failed.
         """
         with span("env_reset"):
-            self.obs, began_anew = self.envs.resume(episodes)
-        return began_anew
+            self.obs, restarted_envs = self.envs.resume(episodes)
+        return restarted_envs
 
     def collect(self, slot: Slot, start: int, stop: int, watch: Watch | None = None) -> None:
         """Fill rows `start` … `stop` − 1, all but `value`, `next_value` and `log_prob`.

@@ -58,7 +58,7 @@ class Group:
         self,
         arrays: Mapping[str, Array],
         state: Mapping[str, Any],
-        began_anew: Sequence[int],
+        restarted_envs: Sequence[int],
         obs: Array,
     ) -> None:
         """Know what the worker was brought to.
@@ -66,12 +66,12 @@ class Group:
         Args:
             arrays: from `RolloutState.to_arrays`.
             state: from `RolloutState.to_json`.
-            began_anew: environments, 0 … N − 1, that began their next episode instead.
+            restarted_envs: environments, 0 … N − 1, that began their next episode instead.
             obs: (N, *obs_shape), what they are to act on next.
         """
         first = self._first_env
         for i in range(len(self._episodes)):
-            is_new = i in began_anew
+            is_new = i in restarted_envs
             self._episodes[i] = state["episodes"][first + i][0] + is_new
             self._lengths[i] = 0 if is_new else len(arrays[f"actions.{first + i}"])
         self._has_ended[:] = False
@@ -114,7 +114,7 @@ class Group:
             anew |= ~fragment.valid
         if anew.any():
             fragment.truncated[:-1] |= anew[1:] & ~fragment.terminated[:-1]
-            fragment.began_anew = tuple(np.flatnonzero(anew[0] & ~self._has_ended).tolist())
+            fragment.restarted_envs = tuple(np.flatnonzero(anew[0] & ~self._has_ended).tolist())
         return since
 
     def _follow(self, fragment: Fragment, table: Array, since: int) -> list[Episode]:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.envs import ActionSpec, ObsSpec, VectorEnv
-from hotloop.envs.loop import close_all
+from hotloop.envs.serial import close_all
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.collector import Collector, Slot
-from hotloop.rollouts.protocol import Plan
+from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import GroupState, History, RolloutState, running_episodes
 from hotloop.types import Array, Episode, Fragment
 
@@ -47,7 +47,7 @@ class InlineEnvironments:
         """Whether `restore` can bring environments into the middle of an episode."""
         return all(group.can_replay for group in self.groups)
 
-    def rollout(self, policy: ActingPolicy, plan: Plan) -> InlineRollout:
+    def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> InlineRollout:
         """Begin to collect with them.
 
         Raises:
@@ -132,7 +132,7 @@ class InlineRollout:
         episodes = running_episodes(arrays, state)
         if not episodes:
             return []
-        began_anew: list[int] = []
+        restarted_envs: list[int] = []
         first = 0
         for collector, slot, history, vector_steps in zip(
             self._collectors, self._slots, self._histories, state["vector_steps"], strict=True
@@ -140,12 +140,12 @@ class InlineRollout:
             envs = collector.envs
             own = episodes[first : first + envs.num_envs]
             collector.vector_steps = vector_steps
-            began_anew += [first + i for i in collector.resume(own)]
+            restarted_envs += [first + i for i in collector.resume(own)]
             slot.fragment.last_obs[...] = collector.obs
             if envs.can_replay:
                 history.resume(own, envs.running())
             first += envs.num_envs
-        return began_anew
+        return restarted_envs
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`."""

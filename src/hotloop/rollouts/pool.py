@@ -23,7 +23,7 @@ from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, SpaceE
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.channel import Channel, Closed
 from hotloop.rollouts.processes import ProcessRollout
-from hotloop.rollouts.protocol import Plan
+from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.shared import available_memory
 from hotloop.timing import span
 
@@ -277,7 +277,7 @@ class WorkerPool:
         """Seconds that a worker may take until its environments are made."""
         return None if self.step_timeout_s is None else max(_START_S, self.step_timeout_s)
 
-    def rollout(self, policy: ActingPolicy, plan: Plan) -> ProcessRollout:
+    def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> ProcessRollout:
         """Begin to collect with them.
 
         Raises:
@@ -405,7 +405,9 @@ class WorkerPool:
                     self._rollout.set_up(worker)
             elif kind == "resumed":
                 assert self._rollout is not None
-                self._rollout.began_anew(worker.number, message["began_anew"], arrays["obs"])
+                self._rollout.restarted_envs(
+                    worker.number, message["restarted_envs"], arrays["obs"]
+                )
             elif kind == "failure":
                 self.env_failures[worker.number] += 1
                 self._count_failure(worker.number, message)

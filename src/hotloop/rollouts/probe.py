@@ -18,12 +18,12 @@ import numpy as np
 
 from hotloop import kernel
 from hotloop.envs import VectorEnv, make_vec
-from hotloop.envs.loop import EnvLoop
+from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.forecast import Choice, Measured, Task, choose
-from hotloop.rollouts.protocol import Plan, Schedule
+from hotloop.rollouts.protocol import CollectionOptions, Schedule
 from hotloop.rollouts.shared import available_memory
 from hotloop.timing import span
 
@@ -50,7 +50,7 @@ _MAX_FAILURES = 10
 def probe(
     env: str | Callable[..., Any],
     make_network: Callable[[VectorEnv], Network],
-    plan: Plan,
+    plan: CollectionOptions,
     *,
     num_envs: int,
     num_left: int,
@@ -117,7 +117,7 @@ def measure(
     is_pool = isinstance(env, str) and env.startswith("envpool:")
     envs = make(num_envs if is_pool else None)
     first_s = make_s = time.perf_counter() - began
-    if _IMPORT_S < first_s < _LONG_S and isinstance(envs, EnvLoop):
+    if _IMPORT_S < first_s < _LONG_S and isinstance(envs, SerialVectorEnv):
         began = time.perf_counter()
         make(None).close()
         make_s = min(first_s, time.perf_counter() - began)
@@ -127,7 +127,7 @@ def measure(
         rows, busy_share, reset_share, reset_s = _step(envs, policy, seed, _ENOUGH_S, num_left)
     finally:
         envs.close()
-    together = None if isinstance(envs, EnvLoop) else envs.num_envs
+    together = None if isinstance(envs, SerialVectorEnv) else envs.num_envs
     if together is not None:
         rows /= together
     step_s, loop_s = float(rows.mean()), 0.0
@@ -221,7 +221,7 @@ def _step(
             break
     busy_share = busy.share()
     rows, ended = np.array(clock.rows), np.array(num_ended)
-    if not isinstance(envs, EnvLoop) or not (ended == 0).any():
+    if not isinstance(envs, SerialVectorEnv) or not (ended == 0).any():
         return rows, busy_share, 0.0, 0.0  # what resets take is in the rows
     plain, num_resets = rows[ended == 0], int(ended.sum())
     num_steps = len(rows) * envs.num_envs

@@ -24,7 +24,7 @@ from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting, WorkerAccount, shares_of
 from hotloop.rollouts.channel import Closed
 from hotloop.rollouts.groups import Group
-from hotloop.rollouts.protocol import Plan
+from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.shared import (
     ACTING,
     BEGUN,
@@ -64,7 +64,7 @@ class ProcessRollout:
         num_transitions: handed over so far, over all environments.
     """
 
-    def __init__(self, pool: WorkerPool, policy: ActingPolicy, plan: Plan) -> None:
+    def __init__(self, pool: WorkerPool, policy: ActingPolicy, plan: CollectionOptions) -> None:
         self.policy = policy
         self.num_transitions = 0
         self._pool = pool
@@ -165,7 +165,7 @@ class ProcessRollout:
         for group, vector_steps in zip(self._groups, state["vector_steps"], strict=True):
             group.first_row = group.taken = vector_steps
         self._set_up()
-        began_anew: list[int] = []
+        restarted_envs: list[int] = []
         with span("wait_for_workers", kind="wait"):
             for worker, group in enumerate(self._groups):
                 while (resumed := self._resumed[worker]) is None:
@@ -173,8 +173,8 @@ class ProcessRollout:
                     self._check_deadlines()
                 anew, obs = resumed
                 group.resume(actions, state, anew, obs)
-                began_anew += [worker * self._num_envs + i for i in anew]
-        return began_anew
+                restarted_envs += [worker * self._num_envs + i for i in anew]
+        return restarted_envs
 
     def accounting(self, *, with_workers: bool = True) -> Accounting:
         """See `Rollout.accounting`."""
@@ -216,7 +216,7 @@ class ProcessRollout:
         with contextlib.suppress(Closed):  # its end is heard of elsewhere
             worker.channel.send(setup, arrays=arrays, fd=self._fd)
 
-    def began_anew(self, number: int, envs: Sequence[int], obs: Array) -> None:
+    def restarted_envs(self, number: int, envs: Sequence[int], obs: Array) -> None:
         """A worker was brought to where another run stood, but for these environments."""
         self._resumed[number] = list(envs), obs
 

@@ -16,7 +16,7 @@ Schedule = Literal["barrier", "variable", "async"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class CollectionOptions:
     """How fragments are collected.
 
     Attributes:
@@ -122,7 +122,7 @@ class Environments(Protocol):
         """Whether `Rollout.restore` can bring environments into the middle of an episode."""
         ...
 
-    def rollout(self, policy: ActingPolicy, plan: Plan) -> Rollout:
+    def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> Rollout:
         """Begin to collect with them; once."""
         ...
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hotloop.envs import environment_name, make_env
 from hotloop.envs.checks import describe_exception, describe_value
-from hotloop.envs.loop import EnvLoop
+from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, MissingExtraError
 from hotloop.files import written_whole
 from hotloop.policies import ActingPolicy
@@ -195,10 +195,10 @@ def _play(
     return Episode(env=0, episode=0, undiscounted_return=total, length=max_steps)
 
 
-def _loop(env: Any, name: str, seed: int) -> EnvLoop:
+def _loop(env: Any, name: str, seed: int) -> SerialVectorEnv:
     """What encodes observations and actions, checks them, and seeds the episode."""
     one: Any = _OneEpisode(env)
-    return EnvLoop([one], env_id=name, seed=seed, stream="evaluation")
+    return SerialVectorEnv([one], env_id=name, seed=seed, stream="evaluation")
 
 
 def _frame(env: Any, name: str) -> Array:

@@ -258,10 +258,12 @@ class Worker:
         words, setup = self._words, self._setup
         if setup["resume"] is not None:
             # Not one step but many: a deadline for one of them is not theirs.
-            began_anew = self._collector.resume(running_episodes(arrays, setup["resume"]))
+            restarted_envs = self._collector.resume(running_episodes(arrays, setup["resume"]))
             obs = self._collector.obs
             assert obs is not None
-            self._channel.send({"kind": "resumed", "began_anew": began_anew}, arrays={"obs": obs})
+            self._channel.send(
+                {"kind": "resumed", "restarted_envs": restarted_envs}, arrays={"obs": obs}
+            )
         else:
             words[STARTED] = time.monotonic_ns()
             self._collector.begin(first_episode=setup["first_episode"])

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hotloop.envs.checks import describe_exception, describe_value
-from hotloop.envs.loop import EnvLoop, close_all
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
+from hotloop.envs.serial import SerialVectorEnv, close_all
 from hotloop.envs.vector import VectorAdapter
 from hotloop.errors import (
     ConfigError,
@@ -127,7 +127,7 @@ def make_vec(
         if on_failure is not None:
             options["on_failure"] = on_failure
             options["rebuild"] = functools.partial(_construct, env_id, factory, kwargs)
-        return EnvLoop(singles, env_id=env_id, seed=seed, first_env=first_env, **options)
+        return SerialVectorEnv(singles, env_id=env_id, seed=seed, first_env=first_env, **options)
     except BaseException:
         with contextlib.suppress(Exception):  # the first failure is the one to hear of
             close_all(singles)

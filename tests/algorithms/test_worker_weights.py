@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hotloop.algorithms import dqn, ppo
-from hotloop.algorithms.shares import Shares
 from hotloop.errors import ConfigError
+from hotloop.training.worker_weights import WorkerWeights
 from tests.uneven_envs import FastAndSlow
 
 OBS = np.zeros(1, np.float32)
@@ -13,7 +13,7 @@ OBS = np.zeros(1, np.float32)
 
 def test_shares_know_whose_entries_are_kept():
     rng = np.random.default_rng(0)
-    shares, written = Shares(50, 3), []
+    shares, written = WorkerWeights(50, 3), []
     for k in range(200):
         worker = int(rng.choice(3, p=[0.7, 0.25, 0.05]))
         count = 70 if k == 100 else int(rng.integers(0, 9))  # once more than there is room for
@@ -29,13 +29,13 @@ def test_shares_know_whose_entries_are_kept():
             # Each worker's share is the same, and its entries are alike.
             np.testing.assert_allclose(own.sum(), len(kept) / len(present), rtol=1e-5)
             assert len(set(own.tolist())) == 1
-    copy = Shares(50, 3)
+    copy = WorkerWeights(50, 3)
     copy.load(shares.to_arrays()["shares.workers"])
     np.testing.assert_array_equal(copy.weights(index), shares.weights(index))
 
 
 def test_entries_of_nobody_known_weigh_one():
-    shares = Shares(10, 2)
+    shares = WorkerWeights(10, 2)
     shares.add(0, 4, 3)
     assert shares.weights(np.array([1, 2])).tolist() == [1.0, 1.0]
 
@@ -65,7 +65,7 @@ def test_variable_shares_find_the_action_that_is_best_everywhere(tmp_path, monke
     # Without the weights it is the other one: the task is one that shows the bias.
     monkeypatch.setattr(
         ppo,
-        "equal_shares",
+        "environment_weights",
         lambda fragments: np.ones(sum(one.reward.size for one in fragments), np.float32),
     )
     assert train_ppo(tmp_path / "plain").policy.act(OBS) == 0
@@ -98,7 +98,9 @@ def train_dqn(tmp_path, **options):
 @pytest.mark.slow
 def test_async_shares_find_the_action_that_is_best_everywhere(tmp_path, monkeypatch):
     assert train_dqn(tmp_path / "weighted").policy.act(OBS) == 1
-    monkeypatch.setattr(Shares, "weights", lambda self, index: np.ones(len(index), np.float32))
+    monkeypatch.setattr(
+        WorkerWeights, "weights", lambda self, index: np.ones(len(index), np.float32)
+    )
     assert train_dqn(tmp_path / "plain").policy.act(OBS) == 0
 
 

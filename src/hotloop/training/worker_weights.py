@@ -7,12 +7,12 @@ import numpy as np
 from hotloop.types import Array
 
 
-class Shares:
+class WorkerWeights:
     """Knows which worker each entry of a replay buffer is from, and weighs it accordingly.
 
     w_i = M / (W m_i), with m_i of M entries from worker i and W workers that have any: the weighted
     entries of each worker are 1 / W of the whole, as if all had been equally fast. For replay what
-    the weights of variable experience rollouts (`hotloop.rollouts.equal_shares`) are for fragments.
+    the weights of variable experience rollouts (`hotloop.rollouts.environment_weights`) are for fragments.
 
     Args:
         capacity: entries.

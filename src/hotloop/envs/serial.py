@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _NEVER = 2**63
 
 
-class EnvLoop:
+class SerialVectorEnv:
     """N single Gymnasium environments, stepped one after another into the caller's arrays.
 
     Every episode is reset with `episode_seed(seed, env, episode, stream)`.
@@ -210,7 +210,7 @@ class EnvLoop:
     def resume(self, episodes: Sequence[RunningEpisode]) -> tuple[Array, list[int]]:
         """See `VectorEnv.resume`."""
         obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
-        began_anew: list[int] = []
+        restarted_envs: list[int] = []
         # Counted as if all had begun within the longest of them.
         self._num_steps = max(len(episode.actions) for episode in episodes)
         for i, episode in enumerate(episodes):
@@ -221,9 +221,9 @@ class EnvLoop:
                 self._until[i] -= len(episode.actions)
             else:
                 self._begin_episode(i, obs[i])
-                began_anew.append(i)
+                restarted_envs.append(i)
         self._next_limit = min(self._until)
-        return obs, began_anew
+        return obs, restarted_envs
 
     def pop_episodes(self) -> list[Episode]:
         """See `VectorEnv.pop_episodes`."""

@@ -1,0 +1,118 @@
+"""Final weights of short eager trainings: stored once, compared after a change of the code.
+
+    python -m bench weights --store     # before
+    python -m bench weights             # after: which of them are the same, bit for bit
+
+What is compared are hashes: of what each policy says to fixed observations, and of every array of
+numbers that its last checkpoint needs to go on. Another machine, or another build of the libraries,
+may give other bits; results are compared on the machine that stored them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import tempfile
+import warnings
+from typing import Any
+
+import numpy as np
+
+from bench import storage
+
+_PPO = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "update_epochs": 2}
+_PPO |= {"total_timesteps": 1_500}
+_SCALED = {"normalize_obs": True, "normalize_reward": True, "clip_obs": 5.0, "clip_reward": 5.0}
+_REPLAY = {"total_timesteps": 1_200, "learning_starts": 200, "buffer_size": 1_000}
+_REPLAY |= {"batch_size": 64, "hidden_sizes": (64, 64), "report_interval": 200}
+_DQN = {"train_frequency": 4, "update_to_data": 0.5, "target_interval": 100}
+_PENDULUM = {"env_id": "Pendulum-v1"}
+_CHEETAH = {"env_id": "HalfCheetah-v5"}
+
+# Algorithm and options, by name; `learning_rate` 1e-3 is constant.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": ("ppo", {}),
+    "ppo annealed": ("ppo", {"learning_rate": "linear:0.001,0"}),
+    "ppo continuous": ("ppo", _PENDULUM),
+    "ppo scaled": ("ppo", {**_SCALED, **_PENDULUM}),
+    "ppo shared trunk": ("ppo", {"shared_trunk": True, "activation": "relu"}),
+    "ppo all terms": (
+        "ppo",
+        {"clip_value_loss": True, "entropy_coef": 0.01, "target_kl": 0.003, "clip_range": 0.1},
+    ),
+    "ppo workers": ("ppo", {"workers": 2}),
+    "ppo workers inline": ("ppo", {"workers": 2, "backend": "inline"}),
+    "ppo workers overlap": ("ppo", {"workers": 2, "overlap": True}),
+    "ppo HalfCheetah": ("ppo", {**_CHEETAH, "num_envs": 1, "num_steps": 512}),
+    "ppo own network": ("ppo", {"network": "tests.policies.nets:Net"}),
+    "sac": ("sac", {}),
+    "sac HalfCheetah": ("sac", {**_CHEETAH, "hidden_sizes": (256, 256)}),
+    "sac fixed alpha": ("sac", {"alpha": 0.2, "layer_norm": True, "policy_frequency": 1}),
+    "sac target entropy": ("sac", {"target_entropy": -0.5, "num_envs": 3, "activation": "tanh"}),
+    "sac bfloat16": ("sac", {"precision": "bfloat16"}),
+    "sac prioritized": ("sac", {"replay": "prioritized"}),
+    "sac rank": ("sac", {"replay": "rank", "n_step": 3}),
+    "sac proportional": ("sac", {"replay": "proportional"}),
+    "sac workers": ("sac", {"workers": 2, "num_envs": 4}),
+    "td3": ("td3", {}),
+    "td3 HalfCheetah": ("td3", {**_CHEETAH, "hidden_sizes": (256, 256), "batch_size": 256}),
+    "td3 n steps": ("td3", {"n_step": 3, "layer_norm": True, "policy_frequency": 3}),
+    "dqn": ("dqn", {}),
+    "dqn plain": ("dqn", {"double": False, "huber": 1.0, "max_grad_norm": 10.0}),
+    "dqn dueling": ("dqn", {"dueling": True, "replay": "prioritized"}),
+    "dqn soft": ("dqn", {"tau": 0.05, "target_interval": 20, "num_envs": 4, "workers": 2}),
+}
+
+
+def train(case: str, folder: str) -> dict[str, Any]:
+    """The hashes of one training."""
+    from hotloop.runs import RunDirectory
+
+    name, options = CASES[case]
+    algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
+    given: dict[str, Any] = {"compile": "off", "runs_dir": folder, "seed": 3}
+    if name == "ppo":
+        given |= {**_PPO, "learning_rate": 1e-3}
+    else:
+        given |= {**_REPLAY, **(_PENDULUM if name != "dqn" else _DQN)}
+    result = algorithm.train(algorithm.Config(**{**given, **options}))
+    policy = result.policy
+    generator = np.random.default_rng(0)
+    obs = generator.standard_normal((64, *policy.network.obs_spec.shape), np.float32)
+    said = [policy.head(obs)] + ([policy.value(obs)] if policy.has_value else [])
+    arrays = RunDirectory.open(result.run_dir).checkpoints.load().arrays()
+    numbers = [x for x in arrays.values() if x.dtype.kind == "f" and x.size > 1]
+    return {"policy": [_hash(x) for x in said], "arrays": sorted({_hash(x) for x in numbers})}
+
+
+def main() -> int:
+    """Train all cases; store or compare."""
+    parser = argparse.ArgumentParser(prog="python -m bench weights", description=__doc__)
+    parser.add_argument("--store", action="store_true", help="store them as what is right")
+    parser.add_argument("--only", nargs="+", default=list(CASES), metavar="CASE")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    stored = {} if options.store else storage.load("weights")["cases"]
+    found: dict[str, Any] = {}
+    num_other = 0
+    for case in options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            found[case] = train(case, folder)
+        verdict = "stored"
+        if not options.store:
+            expected = stored[case]
+            is_same = found[case]["policy"] == expected["policy"]
+            lost = set(expected["arrays"]) - set(found[case]["arrays"])
+            verdict = "same" if is_same and not lost else "DIFFERS"
+            if is_same and lost:
+                verdict += f" in {len(lost)} of {len(expected['arrays'])} arrays"
+            num_other += verdict != "same"
+        print(f"{case:24} {verdict}", flush=True)
+    if options.store:
+        print(storage.save("weights", {"cases": found}))
+    return num_other
+
+
+def _hash(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
