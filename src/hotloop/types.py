@@ -72,10 +72,12 @@ class Fragment:
         next_value: float32, (T, N), V(next_obs) under the policy that acted; 0 where terminated.
         log_prob: float32, (T, N), log π(action | obs) under the policy that acted.
         last_obs: (N, *obs_shape), what to act on after the last step.
+        memory: float32, (N, M), what the network remembered before the first step; M is its
+            `memory_size`, 0 for perceptrons.
         policy_version: version of the policy that acted; the oldest one, if it changed on the way.
         first_env: number of its first environment, counted over all workers.
-        restarted_envs: environments, 0 … N − 1, whose first row here follows on nothing: the episode
-            that the rows before belong to was lost.
+        restarted_envs: environments, 0 … N − 1, whose first row here follows on nothing: the
+            episode that the rows before belong to was lost.
     """
 
     obs: Array
@@ -89,6 +91,7 @@ class Fragment:
     next_value: Array
     log_prob: Array
     last_obs: Array
+    memory: Array
     policy_version: int = 0
     first_env: int = 0
     restarted_envs: tuple[int, ...] = ()
@@ -103,6 +106,7 @@ class Fragment:
         obs_dtype: DTypeLike,
         action_shape: tuple[int, ...],
         action_dtype: DTypeLike,
+        memory_size: int = 0,
         first_env: int = 0,
         zeros: Callable[[tuple[int, ...], DTypeLike], Array] = np.zeros,
     ) -> Fragment:
@@ -121,6 +125,7 @@ class Fragment:
             next_value=zeros(steps, np.float32),
             log_prob=zeros(steps, np.float32),
             last_obs=obs[-1],
+            memory=zeros((num_envs, memory_size), np.float32),
             first_env=first_env,
         )
         if zeros is np.zeros:
@@ -133,6 +138,7 @@ class Fragment:
         return Fragment(
             **per_step,
             last_obs=self.obs[stop] if stop < self.num_steps else self.last_obs,
+            memory=self.memory,
             policy_version=self.policy_version,
             first_env=self.first_env,
             restarted_envs=self.restarted_envs if start == 0 else (),

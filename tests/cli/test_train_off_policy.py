@@ -1,6 +1,5 @@
 """`hotloop train` and `hotloop resume` with sac, td3 and dqn."""
 
-import importlib
 import json
 import signal
 import subprocess
@@ -12,9 +11,10 @@ from dataclasses import fields
 import pytest
 
 import hotloop.cli
-from hotloop.algorithms import off_policy
+from hotloop.algorithms import find
 from hotloop.cli import main
 from hotloop.cli.train import parse
+from hotloop.ops import products
 
 OFF_POLICY = ("sac", "td3", "dqn")
 TARGET = ["--env-id", "tests.toy_envs:ReachTheTarget"]
@@ -36,9 +36,9 @@ def run(capsys, *args):
 
 
 def parsed(name, *args):
-    algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
+    algorithm = find(name)
     prog = f"hotloop train {name}"
-    return parse(algorithm.Config, list(args), prog=prog, presets=algorithm.PRESETS)
+    return parse(algorithm.config, list(args), prog=prog, presets=algorithm.presets)
 
 
 @pytest.mark.parametrize(
@@ -88,21 +88,21 @@ def test_an_environment_without_a_preset_has_the_defaults(capsys):
 @pytest.mark.parametrize("name", OFF_POLICY)
 def test_presets_are_of_options_that_there_are(name):
     """And each parses to what `preset` makes."""
-    algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
-    assert algorithm.PRESETS
-    for env_id in algorithm.PRESETS:
+    algorithm = find(name)
+    assert algorithm.presets
+    for env_id in algorithm.presets:
         assert parsed(name, "--env-id", env_id) == algorithm.preset(env_id)
 
 
 @pytest.mark.parametrize("name", OFF_POLICY)
 def test_help_lists_every_option_and_the_presets(capsys, name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")
-    algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
+    algorithm = find(name)
     code, out, _ = run(capsys, "train", name, "--help")
     assert code == 0
-    for field in fields(algorithm.Config):
+    for field in fields(algorithm.config):
         assert f"--{field.name.replace('_', '-')}" in out
-    for env_id, preset in algorithm.PRESETS.items():
+    for env_id, preset in algorithm.presets.items():
         listed = ", ".join(f"{option} {value}" for option, value in preset.items())
         assert f"{env_id} has {listed}" in out
 
@@ -111,7 +111,7 @@ def test_help_lists_the_algorithms(capsys):
     code, out, _ = run(capsys, "train", "--help")
     assert code == 0
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
-    assert listed[:4] == ["ppo", "sac", "td3", "dqn"]
+    assert listed[:5] == ["ppo", "sac", "td3", "dqn", "module:attribute"]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_interrupted_between_reports_it_keeps_the_round(capsys, tmp_path):
 
 
 def test_a_warning_is_one_line(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(off_policy, "HAS_FAST_BFLOAT16", False)
+    monkeypatch.setattr(products, "HAS_FAST_BFLOAT16", False)
     before = warnings.showwarning
     code, _, err = run(
         capsys,

@@ -22,8 +22,8 @@ def fragment_of(num_steps, *, first, num_envs=1):
 
 
 def flat_of(fragments):
-    advantages = [np.zeros(one.reward.shape, np.float32) for one in fragments]
-    return to_batch(fragments, advantages, np.random.default_rng(0))["action"]
+    fields = [{"action": one.action} for one in fragments]
+    return to_batch(fragments, fields, np.random.default_rng(0))["action"]
 
 
 def test_rows_follow_each_other_fragment_by_fragment():

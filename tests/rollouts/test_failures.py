@@ -84,7 +84,7 @@ class Played:
         state = rollout.state()
         inline = make_inline(SCRIPTED, 2, num_envs, env_kwargs=kwargs)
         other = begin(inline, num_steps)
-        restarted_envs = other.restore(state.to_arrays(), state.to_json())
+        restarted_envs = other.restore(state.to_arrays(), state.position())
         inline.close()
         # Of an environment whose very first reset in a new process fails, the number is known once
         # an episode of it has ended.
@@ -312,7 +312,7 @@ def test_a_worker_that_dies_after_a_restart_of_the_run_goes_on_there(tmp_path):
     first.close()
     with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
         rollout = begin(pool)
-        assert rollout.restore(state.to_arrays(), state.to_json()) == []
+        assert rollout.restore(state.to_arrays(), state.position()) == []
         kill(pool.workers[1])
         for ours, theirs in zip(rollout.collect(), want, strict=True):
             np.testing.assert_array_equal(ours.obs, theirs.obs)

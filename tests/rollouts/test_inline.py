@@ -321,7 +321,7 @@ def test_a_restored_rollout_draws_the_noise_of_its_steps(name, stop):
         whole.collect()
     state = whole.state()
     resumed = make_actors_rollout(name, 1)
-    assert resumed.restore(state.to_arrays(), state.to_json()) == []
+    assert resumed.restore(state.to_arrays(), state.position()) == []
     for _ in range(40):
         (want,), (got,) = whole.collect(), resumed.collect()
         np.testing.assert_array_equal(got.obs, want.obs)

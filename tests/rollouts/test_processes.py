@@ -188,7 +188,7 @@ def test_a_rollout_goes_on_where_another_stood(tmp_path):
     want = whole.collect()
     with open_pool("CartPole-v1", 2, 2) as pool:
         rollout = begin(pool, 16)
-        assert rollout.restore(state.to_arrays(), state.to_json()) == []
+        assert rollout.restore(state.to_arrays(), state.position()) == []
         assert rollout.num_transitions == 192
         assert_same_fragments(rollout.collect(), want)
         assert_same_states(rollout.state(), whole.state())
@@ -208,18 +208,18 @@ def test_episodes_that_do_not_repeat_themselves_begin_anew():
     first.close()
     with open_pool(env, 2, 2) as pool:
         rollout = rollout_of(pool)
-        assert rollout.restore(state.to_arrays(), state.to_json()) == [0, 1, 2, 3]
+        assert rollout.restore(state.to_arrays(), state.position()) == [0, 1, 2, 3]
         fragments = rollout.collect()
         # ConstantReward's observation is 0, but for an offset ≤ 0.5, at the start alone.
         assert all((x.obs[0] <= 0.5).all() for x in fragments)
-        assert [episode for episode, _ in rollout.state().to_json()["episodes"]] == [1, 1, 1, 1]
+        assert [episode for episode, _ in rollout.state().position().episodes] == [1, 1, 1, 1]
 
 
 def test_before_the_first_fragment_there_is_nothing_to_keep():
     with open_pool("CartPole-v1") as pool:
         rollout = begin(pool)
-        assert rollout.state().to_json()["episodes"] == []
-        assert rollout.restore({}, rollout.state().to_json()) == []
+        assert rollout.state().position().episodes == ()
+        assert rollout.restore({}, rollout.state().position()) == []
         assert len(rollout.collect()) == 2
 
 

@@ -1,6 +1,15 @@
-"""Algorithms, one file each: configuration, loss, update, `train`."""
+"""Algorithms, one file each: configuration, loss, update, declaration."""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from hotloop.errors import ConfigError, UnknownNameError, nearest
+from hotloop.importing import import_object
+
+if TYPE_CHECKING:
+    from hotloop.training.algorithm import Algorithm
 
 # Name → what `hotloop train --help` says; listed here so that help costs no import of torch.
 ALGORITHMS = {
@@ -9,3 +18,30 @@ ALGORITHMS = {
     "td3": "Twin delayed deep deterministic policy gradient: off-policy, continuous actions.",
     "dqn": "Deep Q-learning: off-policy, discrete actions.",
 }
+
+
+def find(name: str) -> Algorithm:
+    """Return an algorithm by its name.
+
+    Args:
+        name: a key of `ALGORITHMS`, or `module:attribute` for one of your own.
+
+    Raises:
+        UnknownNameError: there is no such algorithm, module or attribute.
+        ConfigError: importing the module raised, or it is no algorithm.
+    """
+    if name in ALGORITHMS:
+        return importlib.import_module(f"hotloop.algorithms.{name}").algorithm
+    if ":" not in name:
+        raise UnknownNameError(
+            f"expected an algorithm ({', '.join(ALGORITHMS)}), got '{name}'"
+            + (nearest(name, ALGORITHMS) or "; one of your own is named `my_module:algorithm`")
+        )
+    found = import_object(name, kind="algorithm", example="my_reinforce:algorithm")
+    missing = [f"`{x}`" for x in ("name", "config", "presets", "train") if not hasattr(found, x)]
+    if missing:
+        raise ConfigError(
+            f"'{name}' must be an algorithm, got a {type(found).__name__} without "
+            f"{', '.join(missing)}: name what `OnPolicy(…)` or `OffPolicy(…)` gave"
+        )
+    return found

@@ -14,101 +14,96 @@ bounds are, and so is their entropy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hotloop.algorithms import off_policy
-from hotloop.algorithms.batches import Batch
-from hotloop.algorithms.off_policy import OffPolicyConfig
-from hotloop.algorithms.session import Specs, open_session
-from hotloop.algorithms.twin_critics import CRITIC_METRICS, Networks, step_critics
-from hotloop.errors import ConfigError
-from hotloop.learner import (
-    AdamState,
-    Execution,
-    Metrics,
-    adam_step,
-    choose,
-    move_towards,
-    value_and_grad,
+from hotloop.algorithms.twin_critics import (
+    Networks,
+    available_threads,
+    make_networks,
+    step_critics,
 )
+from hotloop.envs import Spaces
+from hotloop.errors import ConfigError
+from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.ops.products import Precision
-from hotloop.policies import Actor, Exploration, networks
-from hotloop.runs import Checkpoint, OnReport, Result, check_fields
-from hotloop.types import Array
-
-POLICY_METRICS = ("policy_loss", "alpha_loss", "alpha", "entropy")
-
-# What an environment needs to be learned well, where the defaults don't do.
-PRESETS: dict[str, dict[str, Any]] = {
-    "Pendulum-v1": {
-        "total_timesteps": 20_000,
-        "learning_starts": 500,
-        "policy_learning_rate": 1e-3,
-        "buffer_size": 20_000,
-    },
-}
+from hotloop.policies import Exploration
+from hotloop.training import Batch, OffPolicy, Update, step_gamma
+from hotloop.training.options import (
+    MAY_CHANGE,
+    Count,
+    EvalOptions,
+    NetworkOptions,
+    Positive,
+    ReplayOptions,
+    RunOptions,
+    SaveOptions,
+    ScheduledFinite,
+    ScheduledFraction,
+    ScheduledNotNegative,
+    ScheduledPositive,
+    Sizes,
+    WorkerOptions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OffPolicyConfig):
-    """What a SAC run is made of."""
+class Config(ReplayOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions):
+    """Options of a SAC run."""
 
     env_id: str = "Pendulum-v1"
     """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`; of continuous actions."""
-    total_timesteps: int = 1_000_000
+    total_timesteps: Annotated[Count, MAY_CHANGE] = 1_000_000
     """Transitions to collect, over all environments; rounded up to whole rounds."""
-    policy_learning_rate: float = 3e-4
+    torch_threads: Count = field(default_factory=available_threads)
+    """Cores for the update; by default all there are, up to 4."""
+    hidden_sizes: Sizes = (256, 256)
+    """Widths of the hidden layers of all networks."""
+    activation: Literal["tanh", "relu"] = "relu"
+    """After each hidden layer of the policy; critics have relu."""
+    critic_network: str | None = None
+    """A critic of your own instead, `module:Class`."""
+    policy_learning_rate: ScheduledPositive = 3e-4
     """Adam's α, of the policy."""
-    critic_learning_rate: float = 1e-3
+    critic_learning_rate: ScheduledPositive = 1e-3
     """Adam's α, of the critics and of the temperature."""
-    tau: float = 0.005
+    tau: ScheduledFraction = 0.005
     """τ: how far the target critics move towards the critics at each update."""
-    policy_frequency: int = 2
+    policy_frequency: Count = 2
     """Updates of the critics between those of the policy, which then are as many."""
-    alpha: float | None = None
+    alpha: ScheduledNotNegative | None = None
     """The temperature, fixed; None: learned."""
-    initial_alpha: float = 1.0
+    initial_alpha: Positive = 1.0
     """Where a learned temperature starts."""
-    target_entropy: float | None = None
+    target_entropy: ScheduledFinite | None = None
     """What a learned temperature holds the policy's entropy at; None: −A."""
     layer_norm: bool = False
     """Normalise the critics' hidden layers."""
     precision: Precision = "float32"
     """Of the matrix products; bfloat16 is faster where the CPU has instructions for it."""
-    torch_threads: int = field(default_factory=off_policy.available_threads)
-    """Cores for the update; by default all there are, up to 4."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(
-            self,
-            counts=("policy_frequency",),
-            positive=("policy_learning_rate", "critic_learning_rate", "initial_alpha"),
-            not_negative=("alpha",),
-            fractions=("tau",),
-        )
-        off_policy.check_precision(self.precision)
+    def check(self) -> None:
+        """Refuse a temperature that is both fixed and learned."""
         if self.alpha is not None and (self.initial_alpha, self.target_entropy) != (1.0, None):
             raise ConfigError(
                 f"`alpha` ({self.alpha}) is fixed, and `initial_alpha` and `target_entropy` are of "
                 "one that is learned: leave these out, or leave `alpha` out"
             )
-        if self.target_entropy is not None and not math.isfinite(self.target_entropy):
-            raise ConfigError(f"`target_entropy` must be finite, got {self.target_entropy!r}")
 
 
-def preset(env_id: str, **options: Any) -> Config:
-    """The configuration that suits an environment; `options` come before the preset's."""
-    return Config(**{"env_id": env_id, **PRESETS.get(env_id, {}), **options})
+class Hyper(NamedTuple):
+    """Numbers that may change while it trains; of a learned temperature `alpha` is not read."""
+
+    policy_learning_rate: Scalar
+    critic_learning_rate: Scalar
+    gamma: Scalar
+    tau: Scalar
+    alpha: Scalar
+    target_entropy: Scalar
 
 
 @dataclass(slots=True)
@@ -134,14 +129,85 @@ class State:
     alpha_adam: AdamState
 
 
+def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
+    """Return a squashed Gaussian policy and two critics."""
+    return make_networks(config, spaces, "squashed_gaussian", device)
+
+
+def init(nets: Networks, config: Config) -> State:
+    """Return the first state."""
+    policy, critics = nets.policy.initial(config.seed), nets.critics.initial(config.seed)
+    log_alpha = torch.tensor([math.log(config.initial_alpha)], dtype=torch.float32)
+    return State(
+        policy=policy,
+        policy_adam=AdamState.zeros(policy),
+        critics=critics,
+        critics_adam=AdamState.zeros(critics),
+        targets=critics.clone(),
+        log_alpha=log_alpha,
+        alpha_adam=AdamState.zeros(log_alpha),
+    )
+
+
+def hyper(config: Config, nets: Networks) -> Hyper:
+    """Return the numbers and schedules of a run."""
+    action_size = math.prod(nets.policy.network.action_spec.shape)
+    wanted = config.target_entropy
+    return Hyper(
+        policy_learning_rate=config.policy_learning_rate,
+        critic_learning_rate=config.critic_learning_rate,
+        gamma=step_gamma(config),
+        tau=config.tau,
+        alpha=0.0 if config.alpha is None else config.alpha,
+        target_entropy=-float(action_size) if wanted is None else wanted,
+    )
+
+
+def temperature(state: State, hyper: Hyper, config: Config) -> Tensor:
+    """Return α as it is before this update, (1,)."""
+    return state.log_alpha.exp() if config.alpha is None else hyper.alpha.expand(1)
+
+
+def update_critics(
+    state: State, batch: Batch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Make one step of the critics and their targets; `state` changes in place.
+
+    y = r + γ (min_k Q'_k(s', ã') − α log π(ã'|s')),   ã' drawn with `noise`
+
+    Haarnoja et al. 2018, arXiv:1812.05905, eq. 5–6.
+
+    Args:
+        state: parameters and optimizers.
+        batch: B transitions.
+        noise: standard normal, (B, A).
+        hyper: 0-d tensors.
+        nets: policy and critics.
+        config: whether the temperature is learned.
+
+    Returns:
+        Metrics, and |TD error|, the mean of both critics', (B,).
+    """
+    with torch.no_grad():
+        alpha = temperature(state, hyper, config)
+        next_action, log_prob = nets.policy.sample(state.policy, batch.next_obs, noise)
+        values = nets.critics.values(state.targets, batch.next_obs, next_action)
+        discount = hyper.gamma * batch.discount
+        target = batch.reward + discount * (values.amin(0) - alpha * log_prob)
+    result = step_critics(
+        state.critics,
+        state.critics_adam,
+        batch,
+        target,
+        learning_rate=hyper.critic_learning_rate,
+        nets=nets,
+    )
+    move_towards(state.targets, state.critics, hyper.tau)
+    return result
+
+
 def policy_loss(
-    params: Tensor,
-    critics: Tensor,
-    alpha: Tensor,
-    batch: Batch,
-    noise: Tensor,
-    nets: Networks,
-    config: Config,
+    params: Tensor, critics: Tensor, alpha: Tensor, batch: Batch, noise: Tensor, nets: Networks
 ) -> tuple[Tensor, Tensor]:
     """L = E[α log π(ã|s) − min_k Q_k(s, ã)], ã drawn with `noise`.
 
@@ -153,65 +219,20 @@ def policy_loss(
         alpha: the temperature, (1,).
         batch: B transitions.
         noise: standard normal, (B, A).
-        nets: which networks.
-        config: read as constants.
+        nets: policy and critics.
 
     Returns:
         The loss, 0-d, and log π(ã|s), (B,).
     """
-    named = nets.policy_layout.unpack(params)
-    head = networks.actor_head(nets.actor, named, batch.obs, nets.precision)
-    action, log_prob = networks.squashed_gaussian(head, noise)
-    inputs = torch.cat([batch.obs.flatten(1).to(torch.float32), action], 1)
-    critics_named = nets.critics_layout.unpack(critics)
-    values = networks.action_values(nets.critics, critics_named, inputs, nets.precision)
-    return losses.mean(alpha * log_prob - values.amin(0), batch.share), log_prob
-
-
-def update_critics(
-    state: State, batch: Batch, noise: Tensor, *, nets: Networks, config: Config
-) -> tuple[Tensor, Tensor]:
-    """One step of the critics and their targets; `state` changes in place.
-
-    y = r + γ (min_k Q'_k(s', ã') − α log π(ã'|s')),   ã' drawn with `noise`
-
-    Haarnoja et al. 2018, arXiv:1812.05905, eq. 5–6.
-
-    Args:
-        state: parameters and optimizers.
-        batch: B transitions.
-        noise: standard normal, (B, A).
-        nets: which networks.
-        config: read as constants.
-
-    Returns:
-        `CRITIC_METRICS`, float32, (3,), and |TD error|, the mean of both critics', (B,).
-    """
-    with torch.no_grad():
-        alpha = _alpha(state, config)
-        named = nets.policy_layout.unpack(state.policy)
-        head = networks.actor_head(nets.actor, named, batch.next_obs, nets.precision)
-        next_action, log_prob = networks.squashed_gaussian(head, noise)
-        next_inputs = torch.cat([batch.next_obs.flatten(1).to(torch.float32), next_action], 1)
-        targets = nets.critics_layout.unpack(state.targets)
-        values = networks.action_values(nets.critics, targets, next_inputs, nets.precision)
-        target = batch.reward + batch.discount * (values.amin(0) - alpha * log_prob)
-    result = step_critics(
-        state.critics,
-        state.critics_adam,
-        batch,
-        target,
-        learning_rate=config.critic_learning_rate,
-        nets=nets,
-    )
-    move_towards(state.targets, state.critics, config.tau)
-    return result
+    action, log_prob = nets.policy.sample(params, batch.obs, noise)
+    values = nets.critics.values(critics, batch.obs, action)
+    return losses.mean(alpha * log_prob - values.amin(0), batch.weight), log_prob
 
 
 def update_policy(
-    state: State, batch: Batch, noise: Tensor, *, nets: Networks, config: Config
-) -> Tensor:
-    """One step of the policy and, where it is learned, of the temperature, in place.
+    state: State, batch: Batch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
+) -> dict[str, Tensor]:
+    """Make one step of the policy and, where it is learned, of the temperature, in place.
 
     L(α) = −α E[log π(ã|s) + H̄], Haarnoja et al. 2018, arXiv:1812.05905, eq. 18, by log α.
 
@@ -219,182 +240,54 @@ def update_policy(
         state: parameters and optimizers.
         batch: B transitions.
         noise: standard normal, (B, A).
-        nets: which networks.
-        config: read as constants.
-
-    Returns:
-        `POLICY_METRICS`, float32, (4,).
+        hyper: 0-d tensors.
+        nets: policy and critics.
+        config: whether the temperature is learned.
     """
-    alpha = _alpha(state, config)
+    alpha = temperature(state, hyper, config)
     value, log_prob, grad = value_and_grad(
-        policy_loss, state.policy, state.critics, alpha, batch, noise, nets, config
+        policy_loss, state.policy, state.critics, alpha, batch, noise, nets
     )
-    rate = torch.tensor(config.policy_learning_rate)
-    adam_step(state.policy, grad, state.policy_adam, learning_rate=rate)
+    adam_step(state.policy, grad, state.policy_adam, learning_rate=hyper.policy_learning_rate)
     entropy = -log_prob.detach().mean()
-    wanted = config.target_entropy
-    surplus = entropy - (-float(nets.actor.action_size) if wanted is None else wanted)
-    alpha_loss = alpha * surplus  # its gradient by log α is itself
+    alpha_loss = alpha * (entropy - hyper.target_entropy)  # its gradient by log α is itself
     if config.alpha is None:
-        rate = torch.tensor(config.critic_learning_rate)
+        rate = hyper.critic_learning_rate
         adam_step(state.log_alpha, alpha_loss, state.alpha_adam, learning_rate=rate)
-    return torch.stack([value, alpha_loss[0], alpha[0], entropy])
+    return {
+        "policy_loss": value,
+        "alpha_loss": alpha_loss[0],
+        "alpha": alpha[0],
+        "entropy": entropy,
+    }
 
 
-def _alpha(state: State, config: Config) -> Tensor:
-    """The temperature, (1,), as it is before this update."""
-    return state.log_alpha.exp() if config.alpha is None else torch.full((1,), config.alpha)
-
-
-class Learner:
-    """The owner of all that learning changes; see `off_policy.Learner`."""
-
-    def __init__(self, config: Config, actor: Actor) -> None:
-        off_policy.warn_of_slow(config.precision)
-        self.config = config
-        self.nets = nets = Networks.around(
-            actor, layer_norm=config.layer_norm, precision=config.precision
-        )
-        policy = nets.policy_layout.pack(actor.initial_parameters(config.seed))
-        values = nets.critics_layout.pack(nets.critics.initial_parameters(config.seed))
-        log_alpha = torch.tensor([math.log(config.initial_alpha)], dtype=torch.float32)
-        self.state = State(
-            policy=policy,
-            policy_adam=AdamState.zeros(policy),
-            critics=values,
-            critics_adam=AdamState.zeros(values),
-            targets=values.clone(),
-            log_alpha=log_alpha,
-            alpha_adam=AdamState.zeros(log_alpha),
-        )
-        self.acting = nets.policy_layout.views(policy)
-        self.rng = np.random.default_rng((config.seed, 2))
-        self.num_updates = 0
-        self.metrics = Metrics({"critics": CRITIC_METRICS, "policy": POLICY_METRICS})
-        self._noise = np.empty((config.batch_size, actor.action_size), np.float32)
-        self._noise_tensor = torch.from_numpy(self._noise)
-        # Products of matrices, forward and backward: the target's actor and critics and the
-        # critics, then the actor and through the critics to the actions.
-        per_row = 2 * (policy.numel() * 4 + values.numel() * 6)
-        choice = choose(
-            config.compile,
-            num_calls=2 * config.planned_updates,
-            flop_per_call=per_row * config.batch_size / 2,
-        )
-        self.executions = [
-            Execution(partial(function, nets=nets, config=config), choice, name)
-            for function, name in (
-                (update_critics, "update of the critics"),
-                (update_policy, "update of the policy"),
-            )
-        ]
-
-    def update(self, batch: Batch) -> Tensor:
-        """See `off_policy.Learner`."""
-        update_critics, update_policy = self.executions
-        self.num_updates += 1
-        metrics, td_error = update_critics(self.state, batch, self._draw_noise())
-        self.metrics.add("critics", metrics, self.num_updates)
-        if self.num_updates % self.config.policy_frequency == 0:
-            for _ in range(self.config.policy_frequency):
-                metrics = update_policy(self.state, batch, self._draw_noise())
-                self.metrics.add("policy", metrics, self.num_updates)
-        return td_error
-
-    def end_round(self, timesteps: int) -> None:
-        """Nothing is left to do: acting reads the parameters' own memory."""
-
-    def is_finite(self) -> bool:
-        """See `off_policy.Learner`."""
-        state = self.state
-        parts = (state.policy, state.critics, state.log_alpha)
-        return all(bool(x.isfinite().all()) for x in parts)
-
-    def to_arrays(self) -> dict[str, Array]:
-        """See `off_policy.Learner`."""
-        state = self.state
-        return {
-            **state.policy_adam.to_arrays("policy_adam"),
-            **state.critics_adam.to_arrays("critics_adam"),
-            **state.alpha_adam.to_arrays("alpha_adam"),
-            **{
-                name: getattr(state, name).numpy().copy()
-                for name in ("critics", "targets", "log_alpha")
-            },
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """See `off_policy.Learner`."""
-        return {"num_updates": self.num_updates, "rng": self.rng.bit_generator.state}
-
-    def load(self, checkpoint: Checkpoint, arrays: Mapping[str, Array]) -> None:
-        """See `off_policy.Learner`."""
-        state, stored = self.state, checkpoint.state["learner"]
-        state.policy.copy_(self.nets.policy_layout.pack(checkpoint.snapshot.params))
-        for name in ("policy_adam", "critics_adam", "alpha_adam"):
-            getattr(state, name).load(arrays, name)
-        for name in ("critics", "targets", "log_alpha"):
-            getattr(state, name).copy_(torch.from_numpy(arrays[name]))
-        self.num_updates = stored["num_updates"]
-        self.rng.bit_generator.state = stored["rng"]
-
-    def _draw_noise(self) -> Tensor:
-        self.rng.standard_normal(dtype=np.float32, out=self._noise)
-        return self._noise_tensor
-
-
-def train(
-    config: Config,
-    *,
-    env: str | Callable[..., Any] | None = None,
-    on_report: OnReport | None = None,
-    resume_from: str | Path | None = None,
-) -> Result:
-    """Train, and leave a run directory behind.
-
-    Args:
-        config: what to do.
-        env: a factory of environments, called with `config.env_kwargs`; used instead of
-            `config.env_id`.
-        on_report: called before the first iteration and after each; returning True stops the run.
-        resume_from: a run directory, or a checkpoint in one, to go on from. The rest is as it was,
-            but for `total_timesteps`, which may grow, and what changes nothing that is learned.
-
-    Returns:
-        The policy and where everything was written.
-
-    Raises:
-        ConfigError, UnknownNameError, SpaceError, MissingExtraError: before anything starts.
-        CheckpointError: the checkpoint to go on from is damaged or of another run.
-        EnvironmentFailure: an environment raised or gave what its spaces rule out.
-        NonFiniteError: a loss was NaN or infinite.
-        KeyboardInterrupt: after metrics, timing and the last checkpoint were written.
-    """
-    with open_session(
-        config,
-        algorithm="sac",
-        env=env,
-        network_name=None,
-        on_report=on_report,
-        resume_from=resume_from,
-        collecting=lambda config: off_policy.collecting(config, _make_actor),
-    ) as session:
-        config = session.chosen(config)
-        actor = _make_actor(config, session.envs)
-        return off_policy.run(
-            config,
-            session,
-            actor=actor,
-            learner=Learner(config, actor),
-            exploration=Exploration(random_steps=config.random_steps()),
-        )
-
-
-def _make_actor(config: Config, envs: Specs) -> Actor:
-    return Actor(
-        kind="squashed_gaussian",
-        obs_spec=envs.obs_spec,
-        action_spec=envs.action_spec,
-        hidden_sizes=tuple(config.hidden_sizes),
-        activation=config.activation,
-    )
+algorithm = OffPolicy(
+    name="sac",
+    config=Config,
+    networks=networks,
+    init=init,
+    hyper=hyper,
+    acting="policy",
+    updates=(
+        Update(function=update_critics, name="update of the critics", has_noise=True),
+        Update(
+            function=update_policy,
+            name="update of the policy",
+            every="policy_frequency",
+            times="policy_frequency",
+            has_noise=True,
+        ),
+    ),
+    exploration=lambda config: Exploration(random_steps=config.random_steps()),
+    # What an environment needs to be learned well, where the defaults don't do.
+    presets={
+        "Pendulum-v1": {
+            "total_timesteps": 20_000,
+            "learning_starts": 500,
+            "policy_learning_rate": 1e-3,
+            "buffer_size": 20_000,
+        },
+    },
+)
+train, preset = algorithm.train, algorithm.preset

@@ -1,57 +1,81 @@
-"""What SAC and TD3 share: two critics beside an actor, and the step that learns them."""
+"""Two critics beside an actor, and the step that learns them: what SAC and TD3 share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from hotloop.algorithms.batches import Batch
-from hotloop.learner import AdamState, ParameterLayout, adam_step, value_and_grad
-from hotloop.ops.products import Precision
-from hotloop.policies import Actor, Critics, networks
+from hotloop import kernel
+from hotloop.envs import Spaces
+from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
+from hotloop.ops.products import Precision, warn_of_slow
+from hotloop.policies import actor, critics
+from hotloop.policies.learned import LearnedCritics, LearnedNetwork
+from hotloop.training import Batch
 
-CRITIC_METRICS = ("critic_loss", "q_value", "td_error")
+
+def available_threads() -> int:
+    """Cores for products of 256×256, which two cores do in half the time, eight hardly sooner."""
+    return min(kernel.available_cores(), 4)
 
 
-@dataclass(frozen=True)
-class Networks:
-    """What is learned, and where its parameters stand.
+class Networks(NamedTuple):
+    """The networks that are learned.
 
     Attributes:
-        actor: acts.
+        policy: acts.
         critics: tell what its actions are worth.
-        precision: of the matrix products.
     """
 
-    actor: Actor
-    critics: Critics
-    precision: Precision
+    policy: LearnedNetwork
+    critics: LearnedCritics
 
-    @classmethod
-    def around(cls, actor: Actor, *, layer_norm: bool, precision: Precision) -> Networks:
-        """An actor, and two critics with hidden layers as wide as its own."""
-        critics = Critics(
-            inputs=actor.obs_size + actor.action_size,
-            hidden_sizes=actor.hidden_sizes,
-            layer_norm=layer_norm,
-        )
-        return cls(actor, critics, precision)
+
+class TwinCriticOptions(Protocol):
+    """The options that these networks are made by."""
 
     @property
-    def policy_layout(self) -> ParameterLayout:
-        """Of the actor's parameters, and of a target actor's."""
-        return ParameterLayout(self.actor.parameter_shapes())
-
+    def hidden_sizes(self) -> tuple[int, ...]: ...
     @property
-    def critics_layout(self) -> ParameterLayout:
-        """Of the critics' parameters, and of the target critics'."""
-        return ParameterLayout(self.critics.parameter_shapes())
+    def activation(self) -> str: ...
+    @property
+    def layer_norm(self) -> bool: ...
+    @property
+    def precision(self) -> Precision: ...
+    @property
+    def network(self) -> str | None: ...
+    @property
+    def critic_network(self) -> str | None: ...
+
+
+def make_networks(
+    config: TwinCriticOptions, spaces: Spaces, head: str, device: torch.device
+) -> Networks:
+    """Return an actor with a head of this kind, and two critics with hidden layers as wide."""
+    warn_of_slow(config.precision, device)
+    policy = actor(
+        spaces,
+        head,
+        hidden_sizes=config.hidden_sizes,
+        activation=config.activation,
+        module=config.network,
+    )
+    values = critics(
+        spaces,
+        hidden_sizes=config.hidden_sizes,
+        layer_norm=config.layer_norm,
+        module=config.critic_network,
+    )
+    return Networks(
+        LearnedNetwork(policy, precision=config.precision, device=device),
+        LearnedCritics(values, precision=config.precision, device=device),
+    )
 
 
 def critic_loss(
-    params: Tensor, inputs: Tensor, target: Tensor, importance: Tensor, nets: Networks
+    params: Tensor, batch: Batch, action: Tensor, target: Tensor, nets: Networks
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """L = Σ_k E[w (Q_k(s, a) − y)²].
 
@@ -60,18 +84,17 @@ def critic_loss(
 
     Args:
         params: float32, (C,).
-        inputs: observations and actions side by side, (B, D + A).
+        batch: B transitions; w is their `importance`.
+        action: a in [−1, 1], (B, A).
         target: y, (B,).
-        importance: w, (B,).
-        nets: which networks.
+        nets: the networks.
 
     Returns:
         The loss, 0-d; Q, (K, B), and the differences, (K, B).
     """
-    named = nets.critics_layout.unpack(params)
-    values = networks.action_values(nets.critics, named, inputs, nets.precision)
+    values = nets.critics.values(params, batch.obs, action)
     difference = values - target
-    return (importance * difference.square()).mean(-1).sum(), (values, difference)
+    return (batch.importance * difference.square()).mean(-1).sum(), (values, difference)
 
 
 def step_critics(
@@ -80,10 +103,10 @@ def step_critics(
     batch: Batch,
     target: Tensor,
     *,
-    learning_rate: float,
+    learning_rate: Scalar,
     nets: Networks,
-) -> tuple[Tensor, Tensor]:
-    """One step of Adam towards the targets; `params` and `adam` change in place.
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Make one step of Adam towards the targets; `params` and `adam` change in place.
 
     Args:
         params: float32, (C,).
@@ -91,16 +114,16 @@ def step_critics(
         batch: B transitions.
         target: y, (B,).
         learning_rate: α.
-        nets: which networks.
+        nets: the networks.
 
     Returns:
-        `CRITIC_METRICS`, float32, (3,), and |TD error|, the mean of both critics', (B,).
+        Metrics, and |TD error|, the mean of both critics', (B,).
     """
-    action = networks.unit_action(nets.actor, batch.action)
-    inputs = torch.cat([batch.obs.flatten(1).to(torch.float32), action], 1)
+    action = nets.policy.unit_action(batch.action)
     value, (values, difference), grad = value_and_grad(
-        critic_loss, params, inputs, target, batch.importance, nets
+        critic_loss, params, batch, action, target, nets
     )
-    adam_step(params, grad, adam, learning_rate=torch.tensor(learning_rate))
+    adam_step(params, grad, adam, learning_rate=learning_rate)
     td_error = difference.detach().abs().mean(0)
-    return torch.stack([value, values.detach().mean(), td_error.mean()]), td_error
+    metrics = {"critic_loss": value, "q_value": values.mean(), "td_error": td_error.mean()}
+    return metrics, td_error

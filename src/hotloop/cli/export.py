@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hotloop.cli import need
 from hotloop.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hotloop.policies import Network
 
 
 def run(args: list[str]) -> int:
@@ -44,7 +40,6 @@ def run(args: list[str]) -> int:
     need("safetensors", extra="train", purpose="reading a checkpoint")
 
     from hotloop import __version__
-    from hotloop.policies import Actor
     from hotloop.policies.export import OPSET, export_numpy, export_onnx
     from hotloop.runs import RunDirectory
 
@@ -64,8 +59,8 @@ def run(args: list[str]) -> int:
     how = "as the environment gives it" if is_plain else "a vector; the file has its layout"
     print(f"obs     {obs.dtype} {_shape(*obs.shape)}, {how}")
     print(f"action  {action.dtype} {_shape(*action.shape)}, the most probable one")
-    print(f"head    float32 {_shape(network.head_size)}, {_meaning(network)}")
-    if not isinstance(network, Actor):
+    print(f"head    float32 {_shape(network.head_size)}, {network.make_head().description}")
+    if network.has_value:
         print(f"value   float32 {_shape()}")
     for path in written:
         version = f", ONNX opset {OPSET}" if is_onnx else ""
@@ -75,15 +70,3 @@ def run(args: list[str]) -> int:
 
 def _shape(*rest: int) -> str:
     return f"(batch, {', '.join(map(str, rest))})" if rest else "(batch,)"
-
-
-def _meaning(network: Network) -> str:
-    from hotloop.policies import Actor
-
-    if not isinstance(network, Actor):
-        return "means" if network.is_continuous else "logits"
-    return {
-        "squashed_gaussian": "means before tanh, and as many numbers that say the spread",
-        "deterministic": "actions before tanh",
-        "action_values": "the value of each action",
-    }[network.kind]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 from pathlib import Path
 
 from hotloop.cli import need
@@ -42,26 +41,27 @@ def run(args: list[str]) -> int:
     for module in ("torch", "gymnasium", "safetensors", "matplotlib"):
         need(module, extra="train", purpose="training")
 
-    from hotloop.algorithms import ALGORITHMS
+    from hotloop.algorithms import ALGORITHMS, find
     from hotloop.cli.train import train
-    from hotloop.runs import RunDirectory, from_stored
+    from hotloop.runs import RunDirectory
+    from hotloop.training.options import from_stored
 
     stored = RunDirectory.open(options.run).config
-    if stored["algorithm"] not in ALGORITHMS:
+    name = stored["algorithm"]
+    if ":" not in name and name not in ALGORITHMS:
         raise ConfigError(
-            f"{options.run} is a run of '{stored['algorithm']}', which this version of hotloop "
-            f"does not have: resume it with hotloop {stored['versions'].get('hotloop')}"
+            f"{options.run} is a run of '{name}', which this version of hotloop does not have: "
+            f"resume it with hotloop {stored['versions'].get('hotloop')}"
         )
-    algorithm = importlib.import_module(f"hotloop.algorithms.{stored['algorithm']}")
-    config = from_stored(algorithm.Config, stored["config"])
+    algorithm = find(name)
+    config = from_stored(algorithm.config, stored["config"])
     if options.total_timesteps is not None:
         config = dataclasses.replace(config, total_timesteps=options.total_timesteps)
     if options.save_replay:
         if not hasattr(config, "save_replay"):
-            raise ConfigError(f"`--save-replay`: {stored['algorithm']} has no replay buffer")
+            raise ConfigError(f"`--save-replay`: {name} has no replay buffer")
         config = dataclasses.replace(config, save_replay=True)
     resume_from = Path(options.run)
     if options.checkpoint != "last":
         resume_from = resume_from / "checkpoints" / options.checkpoint
-    network = {} if stored["network"] is None else {"network": stored["network"]}
-    return train(algorithm, config, env=stored["env_id"], resume_from=resume_from, **network)
+    return train(algorithm, config, env=stored["env_id"], resume_from=resume_from)

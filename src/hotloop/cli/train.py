@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, get_origin
 
 from hotloop import timing
-from hotloop.algorithms import ALGORITHMS
+from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import need
 from hotloop.cli.live import LiveLine
 from hotloop.cli.signals import Ended, end_once, ignore
-from hotloop.errors import ConfigError, UnknownNameError, nearest
+from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tyro.constructors import ConstructorRegistry
+
     from hotloop.runs import Report
+    from hotloop.training.algorithm import Algorithm
 
 HELP = """usage: hotloop train ALGORITHM [options]
 
@@ -27,11 +30,13 @@ timing.
 
 algorithms:
 {algorithms}
+  module:attribute  one of your own, such as my_reinforce:algorithm
 
 `hotloop train ALGORITHM --help` lists every option with its default and meaning.
 
 examples:
   hotloop train ppo --env-id CartPole-v1 --total-timesteps 200000 --seed 1
+  hotloop train ppo --learning-rate linear:3e-4,0 --clip-range cosine:0.2,0.05,0.5
   hotloop train sac --env-id Pendulum-v1
 """
 
@@ -42,17 +47,11 @@ def run(args: list[str]) -> int:
         lines = (f"  {name:6} {about}" for name, about in ALGORITHMS.items())
         print(HELP.format(algorithms="\n".join(lines)), end="")
         return 0 if args else 2
-    name = args[0]
-    if name not in ALGORITHMS:
-        raise UnknownNameError(
-            f"expected an algorithm ({', '.join(ALGORITHMS)}), got '{name}'"
-            + (nearest(name, ALGORITHMS) or "; `hotloop train --help` lists them")
-        )
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
         need(module, extra="train", purpose="training")
-    algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
-    presets = getattr(algorithm, "PRESETS", {})
-    config = parse(algorithm.Config, args[1:], prog=f"hotloop train {name}", presets=presets)
+    algorithm = find(args[0])
+    prog = f"hotloop train {args[0]}"
+    config = parse(algorithm.config, args[1:], prog=prog, presets=algorithm.presets)
     return train(algorithm, config)
 
 
@@ -78,23 +77,7 @@ def parse(
     """
     import tyro
 
-    registry = tyro.constructors.ConstructorRegistry()
-
-    @registry.primitive_rule
-    def json_object(
-        info: tyro.constructors.PrimitiveTypeInfo,
-    ) -> tyro.constructors.PrimitiveConstructorSpec | None:
-        """Dictionaries are given as JSON."""
-        if info.type is not dict and getattr(info.type, "__origin__", None) is not dict:
-            return None
-        return tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1,
-            metavar="JSON",
-            instance_from_str=lambda given: _json_object(given[0]),
-            is_instance=lambda value: isinstance(value, dict),
-            str_from_instance=lambda value: [json.dumps(value)],
-        )
-
+    _refuse_retired(config_class, args)
     # Parsed without its checks, so that a mistake they find is told as every other one is.
     unchecked = type(config_class.__name__, (config_class,), {"__post_init__": lambda _: None})
     presets = presets or {}
@@ -103,7 +86,7 @@ def parse(
         told = (f"{env_id} has {_values(preset)}" for env_id, preset in presets.items())
         description += "\n\nOptions that are not given come from the environment's preset, if it "
         description += f"has one: {'; '.join(told)}."
-    options: dict[str, Any] = {"args": args, "prog": prog, "registry": registry}
+    options: dict[str, Any] = {"args": args, "prog": prog, "registry": _rules()}
     given: Any = tyro.cli(unchecked, description=description, **options)
     preset = presets.get(given.env_id)
     if preset:
@@ -120,6 +103,65 @@ def _values(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items())
 
 
+def _refuse_retired(config_class: type, args: list[str]) -> None:
+    """Answer options of earlier versions.
+
+    Raises:
+        ConfigError: says what to write instead.
+    """
+    flags = {arg.partition("=")[0].replace("_", "-") for arg in args}
+    retired = flags & {"--anneal-learning-rate", "--no-anneal-learning-rate"}
+    if retired and "anneal_learning_rate" not in {field.name for field in fields(config_class)}:
+        raise ConfigError(
+            f"`{min(retired)}` is gone: write `--learning-rate linear:1e-3,0` to let the learning "
+            "rate fall, or a number to keep it"
+        )
+
+
+def _rules() -> ConstructorRegistry:
+    """Return how options are read whose types tyro does not know."""
+    from tyro.constructors import (
+        ConstructorRegistry,
+        PrimitiveConstructorSpec,
+        PrimitiveTypeInfo,
+    )
+
+    from hotloop.training.options import Factory, Scheduled
+
+    registry = ConstructorRegistry()
+
+    def add(
+        matches: Callable[[Any], bool],
+        metavar: str,
+        read: Callable[[str], Any],
+        write: Callable[[Any], str] = str,
+    ) -> None:
+        @registry.primitive_rule
+        def rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+            if not matches(info.type):
+                return None
+            return PrimitiveConstructorSpec(
+                nargs=1,
+                metavar=metavar,
+                instance_from_str=lambda given: read(given[0]),
+                is_instance=lambda value: value is not None,
+                str_from_instance=lambda value: [write(value)],
+            )
+
+    add(lambda kind: dict in (kind, get_origin(kind)), "JSON", _json_object, json.dumps)
+    add(lambda kind: kind == Scheduled, "FLOAT|SCHEDULE", _number_or_text)
+    add(lambda kind: kind == Factory, "MODULE:NAME", str)
+    return registry
+
+
+def _number_or_text(text: str) -> float | str:
+    """Return a number, or the text of a schedule, which the configuration checks."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -130,11 +172,11 @@ def _json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def train(algorithm: Any, config: Any, **options: Any) -> int:
+def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
     """Train with a live line, then tell what came of it.
 
     Args:
-        algorithm: a module of `hotloop.algorithms`.
+        algorithm: one of hotloop's or the user's own.
         config: its configuration.
         **options: more of its `train`'s arguments.
 

@@ -6,12 +6,13 @@ from hotloop.envs.checks import check_finite
 from hotloop.envs.factory import environment_name, make_env, make_vec
 from hotloop.envs.protocol import VectorEnv, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
+from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec, Spaces
 
 __all__ = [
     "ActionSpec",
     "ObsField",
     "ObsSpec",
+    "Spaces",
     "Stream",
     "VectorEnv",
     "check_finite",

@@ -6,7 +6,7 @@ The specs need no Gymnasium: a checkpoint holds them as JSON, and a policy is ev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from hotloop.errors import ShapeError
 from hotloop.types import Array
@@ -155,6 +155,20 @@ class ActionSpec:
             low=tuple(float(bound) for bound in values["low"]),
             high=tuple(float(bound) for bound in values["high"]),
         )
+
+
+class Spaces(Protocol):
+    """Whatever has spaces: environments, a worker pool, a network."""
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """What is observed."""
+        ...
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        """What is done."""
+        ...
 
 
 def _bound_to_json(bound: float) -> float | str:

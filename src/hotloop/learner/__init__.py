@@ -1,6 +1,6 @@
-"""What turns a fragment into better parameters: flat parameters, gradients, the optimizer.
+"""Learning: a state on a device, its updates and how they are executed, publishing.
 
-An algorithm's update is a pure function of tensors, `update(state, batch, hyper) -> metrics`, that
+An algorithm's update is a function of tensors, `update(state, batch, noise, hyper) -> metrics`, that
 changes `state` in place. Nothing here knows an algorithm's name.
 """
 
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from hotloop.learner.execution import Choice, Compile, Execution, choose
 from hotloop.learner.gradients import clip_grad_norm, value_and_grad
+from hotloop.learner.hyper import HyperParameters, Scalar
+from hotloop.learner.learner import Learner, UpdateRule, choose_device
 from hotloop.learner.metrics import Metrics
 from hotloop.learner.normalizers import Normalizer
 from hotloop.learner.optimizer import AdamState, adam_step
-from hotloop.learner.parameters import ParameterLayout, move_towards
+from hotloop.learner.parameters import move_towards
 from hotloop.learner.threads import torch_threads
 
 __all__ = [
@@ -19,11 +21,15 @@ __all__ = [
     "Choice",
     "Compile",
     "Execution",
+    "HyperParameters",
+    "Learner",
     "Metrics",
     "Normalizer",
-    "ParameterLayout",
+    "Scalar",
+    "UpdateRule",
     "adam_step",
     "choose",
+    "choose_device",
     "clip_grad_norm",
     "move_towards",
     "torch_threads",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import os
 import shutil
 import sys
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hotloop.errors import ConfigError
+from hotloop.learner.state import tensors
 from hotloop.timing import span
 
 Compile = Literal["auto", "on", "off"]
@@ -83,7 +83,7 @@ class Execution:
     """An update, run as `choose` said.
 
     Args:
-        update: a function of a state (a dataclass of tensors, nested or not, or one tensor), whose
+        update: a function of a state (a tree of tensors, see `hotloop.learner.state`), whose
             tensors it changes in place and never replaces, and of tensors or tuples of tensors,
             some of which may be None. It gives a tensor or a tuple of them.
         choice: eager or compiled.
@@ -138,8 +138,8 @@ class Execution:
 
     def _run(self, state: Any, args: tuple[Any, ...]) -> Any:
         each = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
-        tensors = [x for x in each if x is not None]
-        key = tuple([(x.shape, x.stride(), x.dtype) for x in tensors])
+        given = [x for x in each if x is not None]
+        key = tuple([(x.shape, x.stride(), x.dtype) for x in given])
         graph = self._graphs.get(key)
         if graph is None:
             started = time.perf_counter()
@@ -148,7 +148,7 @@ class Execution:
             if graph is None:
                 return self._update(state, *args)
             self._graphs[key] = graph
-        return graph(state, args, tensors)
+        return graph(state, args, given)
 
     def _compile(self, state: Any, args: tuple[Any, ...]) -> Graph | None:
         """A graph for these arguments; None where there is to be none."""
@@ -159,10 +159,11 @@ class Execution:
             with span("compile"):
                 graph = _compiled(self._update, copy.deepcopy((state, *args)))
         except Exception as error:  # a network of the user's own may hold anything
-            what = f"the update can't be compiled ({_first_line(error)})"
+            what = f"the {self.name} can't be compiled ({_first_line(error)})"
             if not self.choice.may_be_eager:
                 raise ConfigError(
-                    f"`compile` is 'on', but {what}: choose 'auto' or 'off'"
+                    f"`compile` is 'on', but {what}: write it in operations on tensors alone, "
+                    "without `.item()` or a branch on a tensor's value, or choose 'auto' or 'off'"
                 ) from error
             self.choice = Choice(False, f"eager: {what}")
             return None
@@ -185,12 +186,33 @@ _OPTIONS = {"cpp_wrapper": True, "realize_opcount_threshold": 15}
 
 def _compiled(update: Callable[..., Any], args: tuple[Any, ...]) -> Graph:
     """The update as one graph, for arguments like these alone; these are changed by it."""
+    device = next(iter(tensors(args).values())).device.type
+    return COMPILERS.get(device, _torch_compiled)(update, args)
+
+
+def _torch_compiled(update: Callable[..., Any], args: tuple[Any, ...]) -> Graph:
+    """`torch.compile` as it is documented."""
+    compiled: Any = torch.compile(update, fullgraph=True, dynamic=False)
+    compiled(*args)
+    return lambda state, args, given: compiled(state, *args)
+
+
+def _cpu_compiled(update: Callable[..., Any], args: tuple[Any, ...]) -> Graph:
+    """A graph that is called directly, or by `torch.compile` where that fails."""
     try:
         return _DirectGraph(update, args)
     except Exception:  # it takes parts of torch that other releases may have changed
         compiled: Any = torch.compile(update, fullgraph=True, dynamic=False, options=_OPTIONS)
         compiled(*args)
-        return lambda state, args, tensors: compiled(state, *args)
+        return lambda state, args, given: compiled(state, *args)
+
+
+# What makes a graph of an update and arguments like those that it is going to get, by the type of
+# the device that these are on.
+COMPILERS: dict[str, Callable[[Callable[..., Any], tuple[Any, ...]], Graph]] = {
+    "cpu": _cpu_compiled,
+    "cuda": _torch_compiled,
+}
 
 
 class _DirectGraph:
@@ -227,8 +249,9 @@ class _DirectGraph:
         outputs = result if self._gives_tuple else (result,)
         if list(map(id, self._outputs)) != list(map(id, outputs)):
             raise RuntimeError("the update replaces tensors of its state")
-        places = {id(x): place for place, x in enumerate(_tensors(args))}
-        if len(places) != len(_tensors(args)):
+        everything = list(tensors(args).values())
+        places = {id(x): place for place, x in enumerate(everything)}
+        if len(places) != len(everything):
             raise RuntimeError("a tensor that is passed twice would be taken for one later")
         # Tensors that are no arguments are constants of the update's own.
         self._constants = [x for x in self._inputs if id(x) not in places]
@@ -238,25 +261,12 @@ class _DirectGraph:
         self._state_tensors: list[Tensor] = []
         self._inputs = self._outputs = ()
 
-    def __call__(self, state: Any, args: tuple[Any, ...], tensors: list[Tensor]) -> Any:
+    def __call__(self, state: Any, args: tuple[Any, ...], given: list[Tensor]) -> Any:
         if state is not self._state:
-            self._state, self._state_tensors = state, _tensors(state)
-        everything = self._state_tensors + tensors + self._constants
+            self._state, self._state_tensors = state, list(tensors(state).values())
+        everything = self._state_tensors + given + self._constants
         outputs = self._graph(*[everything[place] for place in self._places])
         return tuple(outputs) if self._gives_tuple else outputs[0]
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """The tensors in a tensor, a tuple or a dataclass, in order."""
-    if value is None:
-        return []
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, tuple):
-        parts = list(value)
-    else:
-        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return [x for part in parts for x in _tensors(part)]
 
 
 def _first_line(error: Exception) -> str:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from hotloop.learner.hyper import Scalar
+
 Aux = TypeVar("Aux")
 
 
@@ -37,7 +39,7 @@ def value_and_grad(
     return value.detach(), aux, grad
 
 
-def clip_grad_norm(grad: Tensor, max_norm: float) -> tuple[Tensor, Tensor]:
+def clip_grad_norm(grad: Tensor, max_norm: Scalar) -> tuple[Tensor, Tensor]:
     """Scale a gradient so that its Euclidean norm is at most `max_norm`.
 
     Args:

@@ -1,46 +1,53 @@
-"""What updates say of themselves, until it is reported."""
+"""Metrics of updates, kept where the tensors are until they are reported."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 
 class Metrics:
-    """What updates said of themselves, kept where the tensors are until it is reported.
+    """Rows of metrics by kind of update: summed, averaged, looked through for NaN and infinity."""
 
-    Args:
-        names: what the numbers are, by kind of update.
-    """
-
-    def __init__(self, names: Mapping[str, tuple[str, ...]]) -> None:
-        self._names = names
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[str, ...]] = {}
         self._rows: dict[str, list[Tensor]] = {}
         self._updates: dict[str, list[int]] = {}
-        self.clear()
+        self._sums: dict[str, tuple[Tensor, int]] = {}
 
     def clear(self) -> None:
-        """Begin anew."""
-        self._sums: dict[str, tuple[Tensor, int]] = {}
-        self._rows = {kind: [] for kind in self._names}
-        self._updates = {kind: [] for kind in self._names}
+        """Forget all of them."""
+        self._sums.clear()
+        self._forget_rows()
+
+    def add(self, kind: str, names: tuple[str, ...], row: Tensor, update: int) -> None:
+        """Keep the numbers of one update.
+
+        Args:
+            kind: of update; every kind has names of its own.
+            names: M of them.
+            row: float32, (M,).
+            update: its number.
+        """
+        self._names[kind] = names
+        self._rows.setdefault(kind, []).append(row)
+        self._updates.setdefault(kind, []).append(update)
+
+    def pop(self) -> tuple[tuple[str, ...], Tensor]:
+        """Return the names and the rows, float32, (updates, M), of the one kind that there is, and
+        forget them."""
+        ((kind, rows),) = self._rows.items()
+        stacked = torch.stack(rows)
+        self._forget_rows()
+        return self._names[kind], stacked
 
     def fold(self) -> None:
         """Keep the sums of what there is in place of it all."""
         for kind, rows in self._rows.items():
-            if rows:
-                total = torch.stack(rows).sum(0, dtype=torch.float64)
-                before, count = self._sums.get(kind, (0.0, 0))
-                self._sums[kind] = total + before, count + len(rows)
-        self._rows = {kind: [] for kind in self._names}
-        self._updates = {kind: [] for kind in self._names}
-
-    def add(self, kind: str, row: Tensor, update: int) -> None:
-        """Keep the numbers of one update."""
-        self._rows[kind].append(row)
-        self._updates[kind].append(update)
+            total = torch.stack(rows).sum(0, dtype=torch.float64)
+            before, count = self._sums.get(kind, (0.0, 0))
+            self._sums[kind] = total + before, count + len(rows)
+        self._forget_rows()
 
     def means(self) -> dict[str, float]:
         """By name, over all updates since the last `clear`."""
@@ -57,15 +64,13 @@ class Metrics:
         """
         found: list[tuple[int, list[str]]] = []
         for kind, rows in self._rows.items():
-            if not rows:
-                continue
             bad = ~torch.stack(rows).isfinite()
             if bad.any():
                 first = int(bad.any(1).int().argmax())
-                names = [
-                    name
-                    for name, is_bad in zip(self._names[kind], bad[first], strict=True)
-                    if is_bad
-                ]
-                found.append((self._updates[kind][first], names))
+                named = zip(self._names[kind], bad[first].tolist(), strict=True)
+                found.append((self._updates[kind][first], [name for name, is_bad in named if is_bad]))
         return min(found, default=None)
+
+    def _forget_rows(self) -> None:
+        self._rows.clear()
+        self._updates.clear()

@@ -1,4 +1,4 @@
-"""Running statistics of observations and rewards: updated from raw fragments, published frozen."""
+"""Normalizing statistics of observations and rewards: updated from fragments, published frozen."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Normalizer:
         normalize_reward: whether rewards are.
         clip_obs: bound on what the networks see, None for none.
         clip_reward: bound on the rewards that are learned from, None for none.
-        gamma: γ.
+        gamma: γ; may change between fragments.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Normalizer:
         self._normalize_reward = normalize_reward
         self._clip_obs = clip_obs
         self._clip_reward = clip_reward
-        self._gamma = gamma
+        self.gamma = gamma
         self._obs = RunningMoments(obs_shape)
         self._returns = RunningMoments(())
         self._return = np.zeros(num_envs, np.float64)
@@ -143,7 +143,7 @@ class Normalizer:
         """G after each step, float64, (T, N); goes on in those environments' next fragment."""
         envs = slice(fragment.first_env, fragment.first_env + fragment.num_envs)
         returns = np.empty(fragment.reward.shape, np.float64)
-        going_on = self._gamma * ~(fragment.terminated | fragment.truncated)
+        going_on = self.gamma * ~(fragment.terminated | fragment.truncated)
         # What is carried over: γ G, or 0 where the episode ended.
         carried = self._return[envs]
         for t in range(fragment.num_steps):

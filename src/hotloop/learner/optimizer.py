@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hotloop.learner.gradients import computed_once
-from hotloop.types import Array
-
-_FIELDS = ("mean", "square", "step")
+from hotloop.learner.hyper import Scalar
 
 
 @dataclass(slots=True)
@@ -37,22 +34,13 @@ class AdamState:
             step=torch.zeros((), dtype=torch.float32, device=params.device),
         )
 
-    def to_arrays(self, prefix: str = "adam") -> dict[str, Array]:
-        """Copies, for a checkpoint, by `<prefix>.<field>`."""
-        return {f"{prefix}.{name}": getattr(self, name).cpu().numpy().copy() for name in _FIELDS}
-
-    def load(self, arrays: Mapping[str, Array], prefix: str = "adam") -> None:
-        """The inverse of `to_arrays`."""
-        for name in _FIELDS:
-            getattr(self, name).copy_(torch.from_numpy(arrays[f"{prefix}.{name}"]))
-
 
 def adam_step(
     params: Tensor,
     grad: Tensor,
     state: AdamState,
     *,
-    learning_rate: Tensor,
+    learning_rate: Scalar,
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-8,

@@ -1,6 +1,6 @@
 """Log-probabilities and entropies of the policies' distributions, as torch functions.
 
-The torch-free twins that act stand in `hotloop.policies.acting`; they are tested equal.
+The torch-free twins that act stand in `hotloop.policies.heads`; they are tested equal.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
+
+from hotloop.ops.activations import tanh
 
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -65,3 +68,27 @@ def diagonal_gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Te
     log_prob = -(0.5 * standardised.square() + log_std + LOG_SQRT_2PI).sum(-1)
     entropy = (log_std + (0.5 + LOG_SQRT_2PI)).sum(-1).expand(log_prob.shape)
     return log_prob, entropy
+
+
+def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw from a diagonal Gaussian, through tanh, and the draw's log-density.
+
+    u = tanh(μ + σ ε),   log π(u) = log N(ε) − Σ log σ − Σ log(1 − u²)
+
+    Haarnoja et al. 2018, arXiv:1812.05905, appendix C, eq. 26; the last term as
+    2 (log 2 − x − softplus(−2 x)), x being what goes into tanh, which does not lose its digits
+    where u is close to ±1.
+
+    Args:
+        mean: μ, float32, (B, A).
+        log_std: log σ, float32, (B, A).
+        noise: ε, standard normal, (B, A).
+
+    Returns:
+        u, (B, A), and log π(u), (B,).
+    """
+    before = mean + log_std.exp() * noise
+    unit = tanh(before)
+    log_slope = 2.0 * (math.log(2.0) - before - softplus(-2.0 * before))
+    per_dimension = 0.5 * noise.square() + log_std + LOG_SQRT_2PI + log_slope
+    return unit, -per_dimension.sum(-1)

@@ -39,7 +39,7 @@ def moments(values: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tenso
 
 
 def clipped_policy_loss(
-    ratio: Tensor, advantages: Tensor, clip_range: float, weight: Tensor | None = None
+    ratio: Tensor, advantages: Tensor, clip_range: Tensor | float, weight: Tensor | None = None
 ) -> Tensor:
     """PPO's clipped surrogate, as a loss.
 
@@ -78,7 +78,7 @@ def clipped_value_loss(
     value: Tensor,
     old_value: Tensor,
     returns: Tensor,
-    clip_range: float,
+    clip_range: Tensor | float,
     weight: Tensor | None = None,
 ) -> Tensor:
     """Mean of the larger of two squared errors, with and without clipping V's change.

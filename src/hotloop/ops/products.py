@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
 import torch
@@ -18,6 +19,18 @@ def has_fast_bfloat16() -> bool:
 
 
 HAS_FAST_BFLOAT16 = has_fast_bfloat16()
+
+
+def warn_of_slow(precision: Precision, device: torch.device) -> None:
+    """Warn where a CPU is slow in a precision."""
+    if precision == "bfloat16" and device.type == "cpu" and not HAS_FAST_BFLOAT16:
+        warnings.warn(
+            "this CPU has no instructions for bfloat16 (AVX512-BF16 or AMX): rounded numbers are "
+            "multiplied in float32 instead, which gives the same but for the order of sums, and is "
+            "slower than `precision` 'float32'",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:

@@ -1,43 +1,66 @@
 """Acting with published parameters: drawing actions, and what they were worth.
 
-Perceptrons act on NumPy alone (`perceptrons`), a user's module through torch (`modules`); what is
-done with a network's outputs stands in `heads`.
+Perceptrons act on NumPy alone (`twin`), other networks through torch (`torch_acting`); what is done
+with a network's outputs stands in `heads`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from hotloop.errors import CheckpointError, ConfigError, ShapeError
-from hotloop.policies.actor_critic import ActorCritic
-from hotloop.policies.actors import Actor
-from hotloop.policies.heads import Exploration, make_head
-from hotloop.policies.perceptrons import Perceptrons
-from hotloop.policies.protocol import Network
+from hotloop.policies.heads import Exploration
+from hotloop.policies.network import Network
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
+from hotloop.policies.twin import TwinForward
 from hotloop.types import Array
 
-if TYPE_CHECKING:
-    from hotloop.policies.modules import ModuleForward
+
+class Forward(Protocol):
+    """What computes head and value, on NumPy or through torch.
+
+    Attributes:
+        obs_dtype: what observations are to be where nothing scales them.
+    """
+
+    @property
+    def obs_dtype(self) -> np.dtype: ...
+
+    def load(self, snapshot: PolicySnapshot) -> None:
+        """Compute with these folded parameters from now on."""
+        ...
+
+    def refresh(self) -> None:
+        """Compute with what the parameters have become, which were changed in place."""
+        ...
+
+    def head(self, obs: Array, out: Array | None) -> Array:
+        """Return the outputs: float32, (B, H), from (B, *obs_shape)."""
+        ...
+
+    def value(self, obs: Array) -> Array:
+        """Return V(obs): float32, (B,), from (B, *obs_shape)."""
+        ...
 
 
 class ActingPolicy:
     """A network that acts.
 
     Actions are drawn from noise that the caller passes in (`noise`), so that who acts, and in which
-    process, changes nothing. `head` is what the policy's network gives: logits or means, (…, H).
+    process, changes nothing. `head` is what the policy's network gives, (…, H): logits or means.
     All observations are raw: where the snapshot has an `obs_scale`, they are scaled in here.
 
     Args:
         network: what acts.
         snapshot: its parameters.
-        exploration: how an actor departs from what it thinks best in `draw_noise` and `choose`.
+        exploration: how it departs from what it thinks best in `draw_noise` and `choose`.
 
     Attributes:
         network: what acts.
-        has_value: whether there is a value function, and log-probabilities.
+        has_value: whether there is a value function.
         exploration: how it explores; None: not at all.
         snapshot: what it acts by; its parameters may have been changed in place since.
         version: the snapshot's, the number of iterations that it has learned from.
@@ -53,9 +76,9 @@ class ActingPolicy:
     ) -> None:
         self.network = network
         self.exploration = exploration
-        self.has_value = not isinstance(network, Actor)
+        self.has_value = network.has_value
         self._forward = _make_forward(network)
-        self._head = make_head(network, exploration)
+        self._head = network.make_head(exploration)
         spec = network.action_spec
         # What turns a drawn action into the environment's.
         self._starts = np.asarray(spec.starts or 0 if spec.kind == "multi_discrete" else spec.start)
@@ -65,6 +88,11 @@ class ActingPolicy:
             )
         self._rng = np.random.default_rng(0)
         self.load(snapshot)
+
+    @property
+    def memory_size(self) -> int:
+        """Return how many numbers it remembers of each environment."""
+        return self.network.memory_size
 
     def load(self, snapshot: PolicySnapshot) -> None:
         """Act with these parameters from now on; perceptrons do not copy them.
@@ -89,12 +117,17 @@ class ActingPolicy:
         self.version = snapshot.version
         self.obs_scale = scale
         self._tiled_scale: ObsScale | None = None
-        self._forward.load(snapshot)
+        self._folded = self._head.fold(snapshot.params)
+        self._forward.load(replace(snapshot, params=self._folded))
         self._head.load(snapshot.params)
 
     def refresh(self, version: int) -> None:
         """Act with what the loaded parameters have become, which were changed in place."""
         self.version = version
+        folded = self._head.fold(self.snapshot.params)
+        if folded is not self._folded:
+            for name, array in folded.items():
+                np.copyto(self._folded[name], array)
         self._forward.refresh()
         self._head.load(self.snapshot.params)
 
@@ -103,10 +136,9 @@ class ActingPolicy:
     def draw_noise(
         self, seed: int, *, first_step: int, num_steps: int, num_envs: int, first_env: int = 0
     ) -> Array:
-        """What turns `head` into an action, for many steps, by (seed, step, environment) alone.
+        """Return what turns `head` into an action, for many steps, and how it explores.
 
-        Gumbel noise for discrete actions, standard normal noise for continuous ones; of an actor,
-        also how it explores (`heads`).
+        It depends on (seed, step, environment) alone.
 
         Returns:
             float32, (T, N, K).
@@ -120,7 +152,7 @@ class ActingPolicy:
         )
 
     def scaled(self, obs: Array, out: Array | None = None) -> Array:
-        """What the network sees of raw observations, and is to be trained on.
+        """Return what the network sees of raw observations, and is to be trained on.
 
         Args:
             obs: (…, *obs_shape), any leading axes.
@@ -138,7 +170,7 @@ class ActingPolicy:
         return out
 
     def head(self, obs: Array, out: Array | None = None) -> Array:
-        """Logits or means.
+        """Return what the network gives: logits or means.
 
         Args:
             obs: (B, *obs_shape).
@@ -149,7 +181,7 @@ class ActingPolicy:
         return self._forward.head(obs, out)
 
     def value(self, obs: Array) -> Array:
-        """V(obs): float32, (B,), from `obs` of (B, *obs_shape).
+        """Return V(obs): float32, (B,), from `obs` of (B, *obs_shape).
 
         Raises:
             ConfigError: the policy was learned without a value function.
@@ -174,14 +206,14 @@ class ActingPolicy:
         self._head.choose(head, noise, out)
 
     def greedy(self, obs: Array) -> Array:
-        """The most probable actions: (B, *action_shape), from `obs` of (B, *obs_shape)."""
+        """Return the most probable actions, (B, *action_shape), from `obs` of (B, *obs_shape)."""
         spec = self.network.action_spec
         action = np.empty((len(obs), *spec.shape), spec.dtype)
         self._head.greedy(self.head(obs), action)
         return action
 
     def log_prob(self, head: Array, noise: Array, action: Array) -> Array:
-        """log π(action) for a whole fragment at once: cheaper than at each step.
+        """Return log π(action) for a whole fragment at once: cheaper than at each step.
 
         Args:
             head: float32, (T, N, H), as `head` gave it when the actions were drawn.
@@ -190,13 +222,17 @@ class ActingPolicy:
 
         Returns:
             float32, (T, N).
+
+        Raises:
+            ConfigError: this head keeps none.
         """
-        if not self.has_value:
+        log_prob = getattr(self._head, "log_prob", None)
+        if log_prob is None:
             raise ConfigError(
-                "an actor that learns from replay keeps no log-probabilities: "
-                "`networks.squashed_gaussian` computes those of sac"
+                f"a policy with the head '{self.network.head}' keeps no log-probabilities: "
+                "`LearnedNetwork.sample` computes those of sac"
             )
-        return self._head.log_prob(head, noise, action)
+        return log_prob(head, noise, action)
 
     # --- the user's side ------------------------------------------------------------------------
 
@@ -207,7 +243,7 @@ class ActingPolicy:
         deterministic: bool = True,
         rng: np.random.Generator | None = None,
     ) -> Array:
-        """Actions for the environment: `env.step(policy.act(obs))`.
+        """Return actions for the environment: `env.step(policy.act(obs))`.
 
         Args:
             obs: one observation, `obs_shape`, or a batch, (B, *obs_shape). Where the environment's
@@ -246,7 +282,7 @@ class ActingPolicy:
         return action[0] if is_single else action
 
     def _scale(self, obs: Array) -> Array:
-        """Scaled observations, in memory that is kept for the next batch of this size."""
+        """Return scaled observations, in memory that is kept for the next batch of this size."""
         assert self.obs_scale is not None
         if self._tiled_scale is None or self._tiled_scale.mean.shape != obs.shape:
             self._tiled_scale = self.obs_scale.tiled(len(obs))
@@ -254,11 +290,10 @@ class ActingPolicy:
         return self._tiled_scale.apply(obs, self._scaled)
 
 
-def _make_forward(network: Network) -> Perceptrons | ModuleForward:
-    if isinstance(network, (ActorCritic, Actor)):
-        return Perceptrons(network)
+def _make_forward(network: Network) -> Forward:
+    if network.layers.twin is not None:
+        return TwinForward(network.layers.twin)
     # Torch is imported only for those who brought it along.
-    from hotloop.policies.modules import ModuleActorCritic, ModuleForward
+    from hotloop.policies.torch_acting import TorchForward
 
-    assert isinstance(network, ModuleActorCritic)
-    return ModuleForward(network)
+    return TorchForward(*network.layers.torch_module(), network.obs_spec.dtype)

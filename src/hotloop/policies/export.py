@@ -17,9 +17,7 @@ import numpy as np
 from hotloop.errors import ConfigError, MissingExtraError
 from hotloop.files import written_whole
 from hotloop.policies.acting import ActingPolicy
-from hotloop.policies.actor_critic import ActorCritic
-from hotloop.policies.actors import Actor
-from hotloop.policies.protocol import Network
+from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
 
@@ -38,8 +36,8 @@ def export_numpy(
     """Write `policy.npz` and a `policy.py` that acts with it, and imports NumPy alone.
 
     Args:
-        network: perceptrons.
-        snapshot: their parameters, and how observations are scaled.
+        network: one that acts without torch.
+        snapshot: its parameters, and how observations are scaled.
         folder: where to; made where it is missing.
         about: what to keep beside the parameters, as JSON.
 
@@ -47,29 +45,28 @@ def export_numpy(
         Both files.
 
     Raises:
-        ConfigError: the network is a module of the user's own.
+        ConfigError: the network acts through torch.
         OutputError: a file can't be written.
     """
-    if not isinstance(network, (ActorCritic, Actor)):
+    layers = network.layers.twin
+    if layers is None:
         raise ConfigError(
-            f"NumPy can't compute network '{_name(network)}', a torch module of your own: export "
+            f"NumPy can't compute network '{network.body.name}', which acts through torch: export "
             "it with --format onnx"
         )
-    spec = network.action_spec
-    if isinstance(network, Actor):
-        layers = {"policy_layers": network.layer_names, "value_layers": []}
-    else:
-        layers = {f"{part}_layers": network.layers(part) for part in ("policy", "value")}
+    spec, head = network.action_spec, network.make_head()
     described = {
         **(about or {}),
         **_interface(network),
-        "activation": network.activation,
-        **layers,
+        "activation": layers.activation,
+        "policy_layers": layers.policy,
+        "value_layers": layers.value,
     }
     arrays: dict[str, Array] = {"about": np.array(json.dumps(described))}
-    for layer in dict.fromkeys(layers["policy_layers"] + layers["value_layers"]):
+    params = head.fold(snapshot.params)
+    for layer in dict.fromkeys(layers.policy + layers.value):
         for part in ("weight", "bias"):
-            arrays[f"{layer}.{part}"] = snapshot.params[f"{layer}.{part}"]
+            arrays[f"{layer}.{part}"] = params[f"{layer}.{part}"]
     if snapshot.obs_scale is not None:
         scale = snapshot.obs_scale
         arrays |= {"obs_mean": scale.mean, "obs_std": scale.std}
@@ -77,8 +74,8 @@ def export_numpy(
     if spec.kind == "box":
         for name in ("low", "high"):
             arrays[name] = np.asarray(getattr(spec, name), np.float32).reshape(spec.shape)
-        if isinstance(network, Actor):
-            arrays["centre"], arrays["half"] = network.action_scale
+        if head.action_scale is not None:
+            arrays["centre"], arrays["half"] = head.action_scale
     else:
         arrays["nvec"] = np.asarray(spec.nvec, np.int64)
         starts = spec.starts or 0 if spec.kind == "multi_discrete" else spec.start
@@ -103,12 +100,11 @@ def export_onnx(
 
     Input `obs`: (batch, *obs_shape), float32, or uint8 where the environment gives bytes. Outputs
     `action`: the most probable one, as the environment takes it, int64 or float32, (batch,
-    *action_shape); `head`: logits or means, or what an actor gives, float32, (batch, H); `value`:
-    float32, (batch,), which an actor does not have. Before it is written, onnxruntime must give
-    what the policy gives.
+    *action_shape); `head`: what the network gives, float32, (batch, H); `value`: float32,
+    (batch,), where there is one. Before it is written, onnxruntime must give what the policy gives.
 
     Args:
-        network: perceptrons, or a module of the user's own.
+        network: any.
         snapshot: its parameters, and how observations are scaled.
         path: where to.
         about: becomes the graph's metadata.
@@ -117,7 +113,7 @@ def export_onnx(
         The file.
 
     Raises:
-        ConfigError: torch can't turn a module of the user's own into a graph.
+        ConfigError: torch can't turn the network into a graph.
         MissingExtraError: onnx, onnxscript, onnxruntime or torch is not installed.
         OutputError: the file can't be written.
     """
@@ -133,7 +129,7 @@ def export_onnx(
             f"exporting to ONNX needs onnx, onnxscript, onnxruntime and torch ({error}): "
             "pip install 'hotloop[train,export]'"
         ) from error
-    policy, has_value = TracedPolicy(network, snapshot), not isinstance(network, Actor)
+    policy = TracedPolicy(network, snapshot)
     # Not a batch of 1 or 2: the tracer might take that for all there is.
     example = torch.from_numpy(_some_obs(network, 3))
     try:
@@ -142,7 +138,7 @@ def export_onnx(
                 policy,
                 (example,),
                 input_names=["obs"],
-                output_names=["action", "head", "value"] if has_value else ["action", "head"],
+                output_names=["action", "head", *(["value"] if network.has_value else [])],
                 dynamic_shapes={"obs": {0: torch.export.Dim("batch")}},
                 opset_version=OPSET,
                 dynamo=True,
@@ -166,17 +162,13 @@ def export_onnx(
 def _interface(network: Network) -> dict[str, Any]:
     """What goes in and comes out, as JSON."""
     obs_spec, action_spec = network.obs_spec.to_json(), network.action_spec
-    if isinstance(network, Actor):
-        head = network.kind
-    else:
-        head = "means" if network.is_continuous else "logits"
     return {
         "obs_shape": obs_spec["shape"],
         "obs_dtype": obs_spec["dtype"],
         "obs_layout": obs_spec["layout"],
         "action": action_spec.kind,
         "action_shape": list(action_spec.shape),
-        "head": head,
+        "head": network.make_head().meaning,
     }
 
 
@@ -215,9 +207,9 @@ def _some_obs(network: Network, num_rows: int) -> Array:
 
 def _not_traceable(network: Network, why: str) -> ConfigError:
     return ConfigError(
-        f"network '{_name(network)}' can't become an ONNX graph ({why}): its `forward` must do the "
-        "same for all observations and any number of them, without branches on either: simplify "
-        "it, or act with hotloop's own ActingPolicy"
+        f"network '{network.body.name}' can't become an ONNX graph ({why}): its `forward` must do "
+        "the same for all observations and any number of them, without branches on either: "
+        "simplify it, or act with hotloop's own ActingPolicy"
     )
 
 
@@ -226,10 +218,6 @@ def _root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-
-
-def _name(network: Network) -> str:
-    return getattr(network, "name", type(network).__name__)
 
 
 @contextlib.contextmanager

@@ -1,134 +1,189 @@
-"""How perceptrons act: on NumPy alone, without allocating.
-
-A torch forward of 8 observations through a 64×64 network takes 2.4 times as long, and a process
-without torch starts 2 s sooner and holds 200 MB less.
-"""
+"""A body of multilayer perceptrons: an encoder, and linear layers to the head and the value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from hotloop.policies.actor_critic import Activation, ActorCritic
-from hotloop.policies.actors import Actor
-from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.envs.spaces import ObsSpec
+from hotloop.errors import ConfigError
+from hotloop.policies.encoders import ENCODERS
+from hotloop.policies.heads import Head
+from hotloop.policies.initialization import orthogonal_parameters, uniform_parameters
+from hotloop.policies.registry import find
+from hotloop.policies.twin import Activation, TwinLayers
 from hotloop.types import Array
 
-_FLOAT32 = np.dtype(np.float32)
-_ZERO = np.float32(0.0)
-# A bias that is broadcast costs 0.8 µs more to add to 8×64 than one as large. To many rows it costs
-# no more.
-_TILED_ROWS = 64
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from hotloop.ops.products import Precision
+    from hotloop.policies.layers import Arithmetic
 
 
+@dataclass(frozen=True, kw_only=True)
 class Perceptrons:
-    """The policy and the value of an `ActorCritic`, or the policy that an `Actor` is.
+    """A perceptron for the head, and another one for the value where there is one.
 
     Attributes:
-        obs_dtype: what observations become, whatever they were.
+        encoder: of the observation, a name in `ENCODERS`; all layers share it.
+        hidden_sizes: widths of the hidden layers.
+        activation: after each hidden layer.
+        shared_trunk: one set of hidden layers for head and value, and not one for each.
+        initialization: `orthogonal` weights with gains √2, 0.01 for the head's and 1 for the
+            value's, and zero biases: Huang et al. 2022, "The 37 Implementation Details of Proximal
+            Policy Optimization"; `uniform`: weights and biases in ±1/√inputs, as `torch.nn.Linear`.
+
+    Raises:
+        ConfigError: a width or a name is none.
     """
 
-    obs_dtype = _FLOAT32
+    kind: ClassVar[str] = "perceptrons"
 
-    def __init__(self, network: ActorCritic | Actor) -> None:
-        self._network = network
-        self._policy = Perceptron(network.activation)
-        self._value = Perceptron(network.activation)
+    encoder: str = "flatten"
+    hidden_sizes: tuple[int, ...]
+    activation: Activation
+    shared_trunk: bool = False
+    initialization: Literal["orthogonal", "uniform"]
 
-    def load(self, snapshot: PolicySnapshot) -> None:
-        """Compute with these parameters from now on (they are not copied)."""
-        if isinstance(self._network, Actor):
-            self._policy.load(snapshot.params, self._network.layer_names)
-            return
-        self._policy.load(snapshot.params, self._network.layers("policy"))
-        self._value.load(snapshot.params, self._network.layers("value"))
+    def __post_init__(self) -> None:
+        check_sizes(self.hidden_sizes)
+        for name, known in (
+            ("activation", ("tanh", "relu")),
+            ("initialization", ("orthogonal", "uniform")),
+        ):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"`{name}` must be '{known[0]}' or '{known[1]}', got '{getattr(self, name)}'"
+                )
 
-    def refresh(self) -> None:
-        """Compute with what the parameters have become, which were changed in place."""
-        self._policy.refresh()
-        self._value.refresh()
+    @property
+    def name(self) -> str:
+        """Return what messages call it."""
+        return self.kind
 
-    def head(self, obs: Array, out: Array | None) -> Array:
-        """Logits or means: float32, (B, H), from (B, *obs_shape)."""
-        return self._policy(obs, out)
+    def build(self, obs_spec: ObsSpec, head: Head, has_value: bool) -> PerceptronLayers:
+        """Return the layers for these observations and this head."""
+        return PerceptronLayers(self, obs_spec, head, has_value)
 
-    def value(self, obs: Array) -> Array:
-        """V(obs): float32, (B,), from (B, *obs_shape)."""
-        return self._value(obs, None)[:, 0]
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as values that `json.dumps` takes."""
+        return {"kind": self.kind, **asdict(self), "hidden_sizes": list(self.hidden_sizes)}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Perceptrons:
+        """Return what `to_json` wrote."""
+        rest = {name: value for name, value in fields.items() if name != "kind"}
+        return cls(**{**rest, "hidden_sizes": tuple(fields["hidden_sizes"])})
 
 
-class Perceptron:
-    """Linear layers with an activation between them."""
+class PerceptronLayers:
+    """The layers of `Perceptrons`, once observations and head are known; see `Layers`.
 
-    def __init__(self, activation: Activation) -> None:
-        self._activate = np.tanh if activation == "tanh" else _relu
-        self._num_rows = -1
-        self._outputs: list[Array] = []
-        self._capacity = 0  # rows that `_outputs` have room for
+    They are called `trunk.k`, `policy.k` and `value.k`. Weights are (inputs, outputs), so that
+    `obs @ weight` is a layer.
+    """
 
-    def load(self, params: Mapping[str, Array], layers: list[str]) -> None:
-        """Compute with these parameters from now on (they are not copied).
+    def __init__(self, body: Perceptrons, obs_spec: ObsSpec, head: Head, has_value: bool) -> None:
+        self._body = body
+        self._head = head
+        self._encoder = find(ENCODERS, "encoder", body.encoder)(obs_spec)
+        self._hidden_sizes = head.hidden_sizes(body.hidden_sizes)
+        num_hidden = len(self._hidden_sizes)
+        self._trunk = [f"trunk.{k}" for k in range(num_hidden)] if body.shared_trunk else []
+        self._branches = {
+            part: [f"{part}.{k}" for k in range(num_hidden + 1 - len(self._trunk))]
+            for part in (("policy", "value") if has_value else ("policy",))
+        }
+        self.twin = None
+        if self._encoder.acts_without_torch:
+            value = self._layers("value") if has_value else []
+            self.twin = TwinLayers(body.activation, self._layers("policy"), value)
+
+    def plain_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return shapes by name, in order, of what gives the outputs itself (`Head.fold`)."""
+        shapes = self._encoder.parameter_shapes()
+        for part in self._branches:
+            outputs = self._head.size if part == "policy" else 1
+            widths = pairwise([self._encoder.num_features, *self._hidden_sizes, outputs])
+            for layer, shape in zip(self._layers(part), widths, strict=True):
+                shapes[f"{layer}.weight"] = shape  # a trunk's are written twice
+                shapes[f"{layer}.bias"] = shape[1:]
+        return shapes
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """See `Layers`."""
+        return self._head.learned_shapes(self.plain_shapes())
+
+    def initial_parameters(self, seed: int) -> dict[str, Array]:
+        """See `Layers`."""
+        is_orthogonal = self._body.initialization == "orthogonal"
+        generator = np.random.default_rng(seed if is_orthogonal else (seed, 0))
+        encoder = self._encoder.initial_parameters(generator)
+        rest = {name: x for name, x in self.parameter_shapes().items() if name not in encoder}
+        if is_orthogonal:
+            gains = {"policy": 0.01, "value": 1.0}
+            last = {f"{self._layers(part)[-1]}.weight": gains[part] for part in self._branches}
+            return {**encoder, **orthogonal_parameters(rest, generator, last)}
+        return {**encoder, **uniform_parameters(rest, generator)}
+
+    def outputs(
+        self, params: Mapping[str, Tensor], obs: Tensor, arithmetic: Arithmetic
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the head, (B, H), and the value, (B,), of parameters as `plain_shapes` has them.
 
         Args:
-            params: `<layer>.weight`, (inputs, outputs), and `<layer>.bias`, (outputs,).
-            layers: names, from the observation to the output.
-        """
-        self._weights = [np.ascontiguousarray(params[f"{layer}.weight"]) for layer in layers]
-        self._biases = [params[f"{layer}.bias"] for layer in layers]
-        self._obs_size = len(self._weights[0])
-        self._num_rows = -1
-
-    def refresh(self) -> None:
-        """Compute with what the parameters have become, which were changed in place."""
-        if 1 < self._num_rows <= _TILED_ROWS:  # else there are no copies
-            for tiled, bias in zip(self._tiled, self._biases, strict=True):
-                tiled[:] = bias
-
-    def __call__(self, obs: Array, out: Array | None) -> Array:
-        """The last layer's output.
-
-        Args:
+            params: float32, by name.
             obs: (B, *obs_shape).
-            out: float32, (B, outputs), contiguous; written in place and returned.
+            arithmetic: the operations to compute by.
         """
-        if obs.ndim != 2 or obs.dtype is not _FLOAT32:
-            obs = obs.reshape(len(obs), self._obs_size).astype(np.float32, copy=False)
-        if len(obs) != self._num_rows:
-            self._lay_out(len(obs))
-        for weight, bias, hidden in self._hidden:
-            # np.matmul gives the same bits and costs 0.7 µs more a call.
-            np.dot(obs, weight, hidden)
-            np.add(hidden, bias, hidden)
-            self._activate(hidden, hidden)
-            obs = hidden
-        weight, bias = self._last
-        if out is None:
-            out = np.empty((len(obs), bias.shape[-1]), np.float32)
-        np.dot(obs, weight, out)
-        np.add(out, bias, out)
-        return out
+        activation = arithmetic.activations[self._body.activation]
 
-    def _lay_out(self, num_rows: int) -> None:
-        """Have ready what a batch of this size needs; a rollout's is nearly always the same."""
-        if num_rows == 1:
-            biases = [bias.reshape(1, -1) for bias in self._biases]
-        elif num_rows <= _TILED_ROWS:
-            biases = [np.empty((num_rows, len(bias)), np.float32) for bias in self._biases]
-            for tiled, bias in zip(biases, self._biases, strict=True):
-                tiled[:] = bias
-        else:
-            biases = self._biases
-        self._tiled = biases
-        if num_rows > self._capacity:
-            widths = [len(bias) for bias in self._biases[:-1]]
-            self._outputs = [np.empty((num_rows, width), np.float32) for width in widths]
-            self._capacity = num_rows
-        outputs = [output[:num_rows] for output in self._outputs]
-        self._hidden = list(zip(self._weights[:-1], biases[:-1], outputs, strict=True))
-        self._last = self._weights[-1], biases[-1]
-        self._num_rows = num_rows
+        def linear(layer: str, inputs: Tensor) -> Tensor:
+            return arithmetic.linear(inputs, params[f"{layer}.weight"], params[f"{layer}.bias"])
+
+        features = self._encoder.features(params, obs)
+        for layer in self._trunk:
+            features = activation(linear(layer, features))
+        outputs: list[Tensor] = []
+        for layers in self._branches.values():
+            hidden = features
+            for layer in layers[:-1]:
+                hidden = activation(linear(layer, hidden))
+            outputs.append(linear(layers[-1], hidden))
+        return outputs[0], outputs[1].squeeze(-1) if len(outputs) > 1 else None
+
+    def learned(
+        self, precision: Precision, device: torch.device | str
+    ) -> Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor | None]]:
+        """See `Layers`."""
+        from hotloop.policies.layers import learning_arithmetic
+
+        return partial(self.outputs, arithmetic=learning_arithmetic(precision))
+
+    def torch_module(self) -> tuple[nn.Module, Mapping[str, Tensor]]:
+        """See `Layers`."""
+        from hotloop.policies.layers import PerceptronModule
+
+        module = PerceptronModule(self)
+        return module, module.by_name
+
+    def _layers(self, part: str) -> list[str]:
+        """Return the names of all layers from the features to the `policy`'s or `value`'s last."""
+        return self._trunk + self._branches[part]
 
 
-def _relu(x: Array, out: Array) -> None:
-    np.maximum(x, _ZERO, out=out)
+def check_sizes(hidden_sizes: tuple[int, ...]) -> None:
+    """Refuse hidden layers without a width.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if any(size < 1 for size in hidden_sizes):
+        raise ConfigError(f"`hidden_sizes` must be positive, got {hidden_sizes}")

@@ -1,4 +1,4 @@
-"""Where experience comes from: environments stepped by a published policy, fragment by fragment.
+"""Experience: environments stepped by a published policy, fragment by fragment.
 
 `InlineEnvironments` steps them in the learner's own process, `WorkerPool` in processes of their
 own; both give a `Rollout`.
@@ -12,7 +12,7 @@ from hotloop.rollouts.forecast import Choice
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
 from hotloop.rollouts.protocol import CollectionOptions, Environments, Rollout, Schedule
 from hotloop.rollouts.shared import NUM_SLOTS
-from hotloop.rollouts.state import RolloutState
+from hotloop.rollouts.state import RolloutPosition, RolloutState
 
 __all__ = [
     "NUM_SLOTS",
@@ -23,6 +23,7 @@ __all__ = [
     "InlineEnvironments",
     "InlineRollout",
     "Rollout",
+    "RolloutPosition",
     "RolloutState",
     "Schedule",
     "WorkerAccount",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,26 +11,28 @@ from hotloop.types import Array, Fragment
 
 
 def to_batch(
-    fragments: Sequence[Fragment], advantages: Sequence[Array], rng: np.random.Generator
+    fragments: Sequence[Fragment], fields: Sequence[Mapping[str, Array]], rng: np.random.Generator
 ) -> dict[str, Array]:
-    """The transitions of fragments as one batch, environments' resets left out.
+    """Return the transitions of fragments as one batch, environments' resets left out.
 
     Rows that are no transitions (`valid` is False) are replaced by valid ones drawn at random from
     the same fragment, so that every batch has the same size, and every worker its share of it.
 
     Args:
         fragments: T steps of N environments each; T may differ.
-        advantages: float32, (T, N), of each.
+        fields: of each fragment, what is learned from, (T, N, …), by name.
         rng: drawn from only where a row is not valid.
 
     Returns:
-        `obs`, `action`, `log_prob`, `value`, `advantages`, `returns`, each (Σ T·N, …).
+        The fields, each (Σ T·N, …).
 
     Raises:
         ConfigError: no row is valid.
     """
-    parts = [_flat(*pair) for pair in zip(fragments, advantages, strict=True)]
-    flat = {name: _joined([part[name] for part in parts]) for name in parts[0]}
+    flat = {
+        name: _joined([part[name].reshape(-1, *part[name].shape[2:]) for part in fields])
+        for name in fields[0]
+    }
     if all(fragment.valid.all() for fragment in fragments):
         return flat
     valid = _joined([fragment.valid.reshape(-1) for fragment in fragments])
@@ -52,7 +54,7 @@ def to_batch(
 
 
 def environment_weights(fragments: Sequence[Fragment]) -> Array:
-    """Weights that give each environment the same share of a batch, however many its steps are.
+    """Return weights that give each environment the same share of a batch, however many its steps are.
 
     w_i = T / t_i, with t_i steps of environment i and T their mean over the environments: without
     them the policy would be fitted to the environments that are fast. Variable experience rollouts
@@ -69,18 +71,6 @@ def environment_weights(fragments: Sequence[Fragment]) -> Array:
     mean_steps = sum(fragment.reward.size for fragment in fragments) / num_envs
     parts = [np.full(x.reward.size, mean_steps / x.num_steps, np.float32) for x in fragments]
     return np.concatenate(parts)
-
-
-def _flat(fragment: Fragment, advantages: Array) -> dict[str, Array]:
-    fields = {
-        "obs": fragment.obs,
-        "action": fragment.action,
-        "log_prob": fragment.log_prob,
-        "value": fragment.value,
-        "advantages": advantages,
-        "returns": advantages + fragment.value,
-    }
-    return {name: array.reshape(-1, *array.shape[2:]) for name, array in fields.items()}
 
 
 def _joined(parts: list[Array]) -> Array:

@@ -52,6 +52,7 @@ class Slot:
             obs_dtype=network.obs_spec.dtype,
             action_shape=network.action_spec.shape,
             action_dtype=network.action_spec.dtype,
+            memory_size=network.memory_size,
             first_env=first_env,
             zeros=zeros,
         )

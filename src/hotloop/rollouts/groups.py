@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from hotloop.rollouts.shared import NUM_SLOTS
-from hotloop.rollouts.state import GroupState, History, running_episodes
+from hotloop.rollouts.state import GroupState, History, RolloutPosition, running_episodes
 from hotloop.types import Array, Episode, Fragment
 
 
@@ -57,7 +56,7 @@ class Group:
     def resume(
         self,
         arrays: Mapping[str, Array],
-        state: Mapping[str, Any],
+        position: RolloutPosition,
         restarted_envs: Sequence[int],
         obs: Array,
     ) -> None:
@@ -65,19 +64,19 @@ class Group:
 
         Args:
             arrays: from `RolloutState.to_arrays`.
-            state: from `RolloutState.to_json`.
+            position: from `RolloutState.position`.
             restarted_envs: environments, 0 … N − 1, that began their next episode instead.
             obs: (N, *obs_shape), what they are to act on next.
         """
         first = self._first_env
         for i in range(len(self._episodes)):
             is_new = i in restarted_envs
-            self._episodes[i] = state["episodes"][first + i][0] + is_new
+            self._episodes[i] = position.episodes[first + i][0] + is_new
             self._lengths[i] = 0 if is_new else len(arrays[f"actions.{first + i}"])
         self._has_ended[:] = False
         self._obs = obs
         if self._can_replay:
-            own = running_episodes(arrays, state)[first : first + len(self._episodes)]
+            own = running_episodes(arrays, position.episodes)[first : first + len(self._episodes)]
             self._history.resume(own, self._running())
 
     def take(self, fragment: Fragment, table: Array) -> list[Episode]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hotloop.envs import ActionSpec, ObsSpec, VectorEnv
 from hotloop.envs.serial import close_all
@@ -12,7 +11,13 @@ from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.rollouts.state import GroupState, History, RolloutState, running_episodes
+from hotloop.rollouts.state import (
+    GroupState,
+    History,
+    RolloutPosition,
+    RolloutState,
+    running_episodes,
+)
 from hotloop.types import Array, Episode, Fragment
 
 
@@ -126,16 +131,16 @@ class InlineRollout:
         ]
         return RolloutState(num_transitions=self.num_transitions, groups=groups)
 
-    def restore(self, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> list[int]:
+    def restore(self, arrays: Mapping[str, Array], position: RolloutPosition) -> list[int]:
         """See `Rollout.restore`."""
-        self.num_transitions = state["num_transitions"]
-        episodes = running_episodes(arrays, state)
+        self.num_transitions = position.num_transitions
+        episodes = running_episodes(arrays, position.episodes)
         if not episodes:
             return []
         restarted_envs: list[int] = []
         first = 0
         for collector, slot, history, vector_steps in zip(
-            self._collectors, self._slots, self._histories, state["vector_steps"], strict=True
+            self._collectors, self._slots, self._histories, position.vector_steps, strict=True
         ):
             envs = collector.envs
             own = episodes[first : first + envs.num_envs]

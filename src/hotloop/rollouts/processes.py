@@ -40,7 +40,7 @@ from hotloop.rollouts.shared import (
     WAITING,
     create,
 )
-from hotloop.rollouts.state import RolloutState
+from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.timing import span
 from hotloop.types import Array, Episode, Fragment
 
@@ -91,7 +91,7 @@ class ProcessRollout:
             )
             for worker in range(pool.num_workers)
         ]
-        self._resume: tuple[Mapping[str, Array], Mapping[str, Any]] | None = None
+        self._resume: tuple[Mapping[str, Array], RolloutPosition] | None = None
         # What each worker has said of where it was brought to.
         self._resumed: list[tuple[list[int], Array] | None] = [None] * pool.num_workers
         self._is_set_up = self._has_ended = False
@@ -154,15 +154,15 @@ class ProcessRollout:
             return RolloutState(num_transitions=self.num_transitions)
         return RolloutState(num_transitions=self.num_transitions, groups=groups)
 
-    def restore(self, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> list[int]:
+    def restore(self, arrays: Mapping[str, Array], position: RolloutPosition) -> list[int]:
         """See `Rollout.restore`."""
-        self.num_transitions = state["num_transitions"]
-        if not state["episodes"]:
+        self.num_transitions = position.num_transitions
+        if not position.episodes:
             return []
         actions = {name: array for name, array in arrays.items() if name.startswith("actions.")}
         # Kept: who dies before the first row is brought there again.
-        self._resume = actions, state
-        for group, vector_steps in zip(self._groups, state["vector_steps"], strict=True):
+        self._resume = actions, position
+        for group, vector_steps in zip(self._groups, position.vector_steps, strict=True):
             group.first_row = group.taken = vector_steps
         self._set_up()
         restarted_envs: list[int] = []
@@ -172,7 +172,7 @@ class ProcessRollout:
                     self._pool.look(_LOOK_S)
                     self._check_deadlines()
                 anew, obs = resumed
-                group.resume(actions, state, anew, obs)
+                group.resume(actions, position, anew, obs)
                 restarted_envs += [worker * self._num_envs + i for i in anew]
         return restarted_envs
 
@@ -208,10 +208,10 @@ class ProcessRollout:
         }
         arrays: dict[str, Array] | None = None
         if self._resume is not None and words[STEPPED] == group.first_row:
-            stored, state = self._resume
+            stored, position = self._resume
             first = worker.number * self._num_envs
             numbers = range(first, first + self._num_envs)
-            setup["resume"] = {"episodes": [state["episodes"][i] for i in numbers]}
+            setup["resume"] = [position.episodes[i] for i in numbers]
             arrays = {f"actions.{k}": stored[f"actions.{i}"] for k, i in enumerate(numbers)}
         with contextlib.suppress(Closed):  # its end is heard of elsewhere
             worker.channel.send(setup, arrays=arrays, fd=self._fd)

@@ -1,15 +1,15 @@
-"""What every rollout offers, whatever steps its environments."""
+"""The protocol of rollouts, whatever steps their environments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
-from hotloop.rollouts.state import RolloutState
+from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.types import Array, Episode, Fragment
 
 Schedule = Literal["barrier", "variable", "async"]
@@ -71,12 +71,12 @@ class Rollout(Protocol):
         """Where it stands after what `collect` gave; later calls leave it alone."""
         ...
 
-    def restore(self, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> list[int]:
+    def restore(self, arrays: Mapping[str, Array], position: RolloutPosition) -> list[int]:
         """Go on where another rollout stood, with fresh environments.
 
         Args:
             arrays: from `RolloutState.to_arrays`, perhaps among others.
-            state: from `RolloutState.to_json`.
+            position: from `RolloutState.position`.
 
         Returns:
             The environments that could not be brought there, and began their next episode instead.

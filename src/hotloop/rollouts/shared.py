@@ -202,6 +202,7 @@ class WorkerMemory:
         fragment = Fragment(
             **fields,
             last_obs=last_obs.copy(),
+            memory=self.slots[self.place(start)[0]].fragment.memory.copy(),
             policy_version=int(versions.min()),
             first_env=self._first_env,
         )

@@ -1,10 +1,9 @@
-"""Where a rollout stands between two fragments, and what of it a checkpoint holds."""
+"""A rollout's state between two fragments, and what of it a checkpoint holds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -34,8 +33,24 @@ class GroupState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RolloutPosition:
+    """The counters of a rollout, as JSON holds them.
+
+    Attributes:
+        num_transitions: transitions so far, over all environments.
+        vector_steps: steps of each environment so far, by worker.
+        episodes: of each environment, the number of its running episode and the hash of what it
+            observes (`hotloop.envs.obs_hash`); none before the first fragment.
+    """
+
+    num_transitions: int = 0
+    vector_steps: tuple[int, ...] = ()
+    episodes: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class RolloutState:
-    """Where a rollout stands between two fragments: what a checkpoint holds of it.
+    """A rollout's state between two fragments: what a checkpoint holds of it.
 
     Attributes:
         num_transitions: transitions so far, over all environments.
@@ -56,24 +71,26 @@ class RolloutState:
                 )
         return arrays
 
-    def to_json(self) -> dict[str, Any]:
+    def position(self) -> RolloutPosition:
         """All else, for a checkpoint."""
-        return {
-            "num_transitions": self.num_transitions,
-            "vector_steps": [group.vector_steps for group in self.groups],
-            "episodes": [
-                [episode, obs_hash(group.obs[i])]
+        return RolloutPosition(
+            num_transitions=self.num_transitions,
+            vector_steps=tuple(group.vector_steps for group in self.groups),
+            episodes=tuple(
+                (episode, obs_hash(group.obs[i]))
                 for group in self.groups
                 for i, (episode, _) in enumerate(group.running)
-            ],
-        }
+            ),
+        )
 
 
-def running_episodes(arrays: Mapping[str, Array], state: Mapping[str, Any]) -> list[RunningEpisode]:
-    """The episodes of all environments, from `to_arrays` and `to_json` of a state."""
+def running_episodes(
+    arrays: Mapping[str, Array], episodes: Sequence[tuple[int, str]]
+) -> list[RunningEpisode]:
+    """The running episodes of environments, from `RolloutState.to_arrays` and a position's."""
     return [
         RunningEpisode(episode, arrays[f"actions.{i}"], obs_hash)
-        for i, (episode, obs_hash) in enumerate(state["episodes"])
+        for i, (episode, obs_hash) in enumerate(episodes)
     ]
 
 

@@ -13,10 +13,16 @@ runs/<env>__<algorithm>__<seed>__<time>/
 from __future__ import annotations
 
 from hotloop.runs.checkpoints import REPLAY_FILE, Checkpoint, Checkpoints
-from hotloop.runs.config import RunConfig, changed_fields, check_fields, from_stored
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.interrupt import delayed_interrupt, pending_interrupt
-from hotloop.runs.report import Evaluation, OnReport, Progress, Report, Result
+from hotloop.runs.report import (
+    Evaluation,
+    OnReport,
+    Progress,
+    ProgressPosition,
+    Report,
+    Result,
+)
 
 __all__ = [
     "REPLAY_FILE",
@@ -25,13 +31,10 @@ __all__ = [
     "Evaluation",
     "OnReport",
     "Progress",
+    "ProgressPosition",
     "Report",
     "Result",
-    "RunConfig",
     "RunDirectory",
-    "changed_fields",
-    "check_fields",
     "delayed_interrupt",
-    "from_stored",
     "pending_interrupt",
 ]

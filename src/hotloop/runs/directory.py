@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import importlib.metadata
 import json
@@ -49,8 +48,9 @@ class RunDirectory:
         runs_dir: str | Path,
         env_id: str,
         algorithm: str,
+        reference: str,
         seed: int,
-        config: Any,
+        config: Mapping[str, Any],
         network: str | None = None,
     ) -> RunDirectory:
         """Make a new run directory, lock it and write its `config.json`.
@@ -60,8 +60,9 @@ class RunDirectory:
             runs_dir: where run directories without a path of their own are made.
             env_id: the environment's name.
             algorithm: the algorithm's name.
+            reference: what the algorithm is found again by, see `hotloop.algorithms.find`.
             seed: the run's seed.
-            config: the algorithm's configuration, a dataclass.
+            config: the algorithm's configuration, as JSON holds it.
             network: the name of the user's own network; None for one of ours.
 
         Raises:
@@ -87,10 +88,10 @@ class RunDirectory:
             run.write_json(
                 "config.json",
                 {
-                    "algorithm": algorithm,
+                    "algorithm": reference,
                     "env_id": env_id,
                     "network": network,
-                    "config": dataclasses.asdict(config),
+                    "config": dict(config),
                     "versions": _versions(),
                     "command": sys.argv,
                     "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -144,11 +145,11 @@ class RunDirectory:
         self._lock = file
         _LOCKED.add(self.path.resolve())
 
-    def resume(self, config: Any, *, timesteps: int, iteration: int) -> None:
+    def resume(self, config: Mapping[str, Any], *, timesteps: int, iteration: int) -> None:
         """Go on from a checkpoint: write down the new configuration, cut the metrics back to it.
 
         Args:
-            config: the algorithm's configuration, a dataclass.
+            config: the algorithm's configuration, as JSON holds it.
             timesteps: of the checkpoint.
             iteration: of the checkpoint; metrics of later ones are removed.
 
@@ -161,7 +162,7 @@ class RunDirectory:
             "timesteps": timesteps,
             "versions": _versions(),
         }
-        content["config"] = dataclasses.asdict(config)
+        content["config"] = dict(config)
         content["resumed"] = [*content.get("resumed", []), again]
         kept = [line for line in self.metrics() if line["iteration"] <= iteration]
         text = "".join(json.dumps(line) + "\n" for line in kept)

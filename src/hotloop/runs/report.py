@@ -1,4 +1,4 @@
-"""What a training says of itself while it runs, and when it has ended."""
+"""Reports of a training while it runs, and its result."""
 
 from __future__ import annotations
 
@@ -89,6 +89,21 @@ OnReport = Callable[[Report], "bool | None"]
 """Called before the first iteration and after each; returning True stops the run cleanly."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProgressPosition:
+    """Episodes and time of a training so far, as a checkpoint holds them.
+
+    Attributes:
+        elapsed_s: seconds in the training loop.
+        num_episodes: episodes ended.
+        recent_returns: of the last 100 of them.
+    """
+
+    elapsed_s: float = 0.0
+    num_episodes: int = 0
+    recent_returns: Sequence[float] = ()
+
+
 class Progress:
     """Episodes and time of a training so far, and the one who is told of them.
 
@@ -132,19 +147,19 @@ class Progress:
         recent = self._recent_returns
         return sum(recent) / len(recent) if recent else math.nan
 
-    def to_json(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {
-            "elapsed_s": self.elapsed_s,
-            "num_episodes": self._num_episodes,
-            "recent_returns": list(self._recent_returns),
-        }
+    def position(self) -> ProgressPosition:
+        """Return what a checkpoint holds."""
+        return ProgressPosition(
+            elapsed_s=self.elapsed_s,
+            num_episodes=self._num_episodes,
+            recent_returns=list(self._recent_returns),
+        )
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `to_json`."""
-        self._started_s = time.perf_counter() - state["elapsed_s"]
-        self._num_episodes = state["num_episodes"]
-        self._recent_returns.extend(state["recent_returns"])
+    def load(self, position: ProgressPosition) -> None:
+        """Go on from a checkpoint."""
+        self._started_s = time.perf_counter() - position.elapsed_s
+        self._num_episodes = position.num_episodes
+        self._recent_returns.extend(position.recent_returns)
 
     def add(self, episodes: Sequence[Episode]) -> None:
         """Count episodes that have ended."""

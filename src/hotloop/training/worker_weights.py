@@ -1,4 +1,4 @@
-"""Equal shares of the workers in what is learned from replay, however fast each of them is."""
+"""Weights of replayed transitions: each worker counts the same, however fast it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class WorkerWeights:
 
     w_i = M / (W m_i), with m_i of M entries from worker i and W workers that have any: the weighted
     entries of each worker are 1 / W of the whole, as if all had been equally fast. For replay what
-    the weights of variable experience rollouts (`hotloop.rollouts.environment_weights`) are for fragments.
+    the weights of variable experience rollouts (`hotloop.rollouts.environment_weights`) are for
+    fragments.
 
     Args:
         capacity: entries.
@@ -40,11 +41,11 @@ class WorkerWeights:
         each[:-1][present] = self._counts.sum() / (present.sum() * self._counts[present])
         return each[self._workers[index % len(self._workers)]].astype(np.float32)
 
-    def to_arrays(self) -> dict[str, Array]:
+    def to_array(self) -> Array:
         """For a checkpoint that holds the buffer too."""
-        return {"shares.workers": self._workers.copy()}
+        return self._workers.copy()
 
     def load(self, workers: Array) -> None:
-        """The inverse of `to_arrays`."""
+        """The inverse of `to_array`."""
         self._workers[:] = workers
         self._counts[:] = np.bincount(workers[workers >= 0], minlength=len(self._counts))

@@ -1,0 +1,58 @@
+"""The numbers of an update that may change while it trains, as 0-d tensors that stay where they are."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from hotloop.ops.schedules import as_schedule
+
+Scalar: TypeAlias = "Tensor | float"
+"""A field of an algorithm's `Hyper`: a 0-d float32 tensor where an update runs, a float where a
+fragment is prepared."""
+
+
+class HyperParameters:
+    """The values of a `Hyper` at each moment of a run.
+
+    A schedule, a sweep or a user changes the tensors in place, so nothing is compiled anew.
+
+    Args:
+        values: a `Hyper`, a NamedTuple of numbers and schedules.
+        device: where the update runs.
+
+    Attributes:
+        floats: a `Hyper` of floats, for what runs on the host.
+        tensors: a `Hyper` of 0-d float32 tensors, always the same ones.
+    """
+
+    def __init__(self, values: Any, device: torch.device) -> None:
+        self._kind: Any = type(values)
+        self._schedules = [as_schedule(value) for value in values]
+        self.floats = self._kind(*(schedule(0.0) for schedule in self._schedules))
+        self.tensors = self._kind(
+            *(torch.tensor(value, dtype=torch.float32, device=device) for value in self.floats)
+        )
+
+    def set(self, progress: float) -> None:
+        """Take the values of a moment of the run.
+
+        Args:
+            progress: the share of the run that is done, in [0, 1].
+        """
+        now = self._kind(*(schedule(progress) for schedule in self._schedules))
+        for tensor, value, before in zip(self.tensors, now, self.floats, strict=True):
+            if value != before:
+                tensor.fill_(value)
+        self.floats = now
+
+    def reported(self) -> dict[str, float]:
+        """Return what metrics say of them: learning rates, and what has a schedule."""
+        each = zip(self.floats._fields, self.floats, self._schedules, strict=True)
+        return {
+            name: value
+            for name, value, schedule in each
+            if name.endswith("learning_rate") or not schedule.is_constant
+        }

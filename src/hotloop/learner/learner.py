@@ -1,0 +1,191 @@
+"""The owner of all that learning changes: state, hyper-parameters, updates, random numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotloop.errors import ConfigError
+from hotloop.learner.execution import Compile, choose
+from hotloop.learner.hyper import HyperParameters
+from hotloop.learner.metrics import Metrics
+from hotloop.learner.noise import UpdateNoise
+from hotloop.learner.optimizer import AdamState
+from hotloop.learner.publish import Publisher
+from hotloop.learner.state import clone, load_arrays, non_finite, tensors, to_arrays, to_device
+from hotloop.learner.updates import BoundUpdate
+from hotloop.policies import ObsScale, PolicySnapshot
+from hotloop.policies.learned import LearnedNetwork
+from hotloop.types import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRule:
+    """One of an algorithm's updates, and when it is made.
+
+    Attributes:
+        function: `function(state, batch, noise, hyper)`, see `BoundUpdate`.
+        name: what messages call it.
+        every: made with every so many-th batch.
+        times: so often then, with that batch and new noise.
+        noise_shape: of standard normal numbers that it is given; None: none.
+    """
+
+    function: Callable[..., Any]
+    name: str = "update"
+    every: int = 1
+    times: int = 1
+    noise_shape: tuple[int, ...] | None = None
+
+
+class Learner:
+    """A state on a device, and what changes it.
+
+    Args:
+        state: a tree of tensors, see `hotloop.learner.state`.
+        hyper: a NamedTuple of numbers and schedules.
+        rules: the updates, in the order in which they are made.
+        network: what acts.
+        acting: the name of its parameters, (P,), in `state`.
+        device: where all of it lives.
+        seed: of minibatches and noise.
+        compile: whether updates are compiled.
+        num_batches: batches that the run will learn from, about.
+        batch_size: B.
+
+    Attributes:
+        state: changed in place; its tensors are never replaced.
+        hyper: the numbers that may change while it trains.
+        rng: orders minibatches, and draws noise on the CPU.
+        metrics: what the updates said.
+        num_updates: batches that it has learned from.
+    """
+
+    def __init__(
+        self,
+        state: Any,
+        hyper: Any,
+        rules: Sequence[UpdateRule],
+        *,
+        network: LearnedNetwork,
+        acting: str,
+        device: torch.device,
+        seed: tuple[int, ...],
+        compile: Compile,
+        num_batches: int,
+        batch_size: int,
+    ) -> None:
+        self.device = device
+        self.state = to_device(state, device)
+        self.hyper = HyperParameters(hyper, device)
+        self.rng = np.random.default_rng(seed)
+        self.metrics = Metrics()
+        self.num_updates = 0
+        self._noise = UpdateNoise(self.rng, device)
+        self._publisher = Publisher(network.layout, getattr(self.state, acting))
+        calls_per_batch = sum(rule.times / rule.every for rule in rules)
+        choice = choose(
+            compile,
+            num_calls=int(num_batches * calls_per_batch),
+            # Forward and backward of every network, more or less.
+            flop_per_call=4 * _num_parameters(self.state) * batch_size,
+        )
+        self._rules = [
+            (rule, BoundUpdate(rule.function, self.state, self.hyper.tensors, choice, rule.name))
+            for rule in rules
+        ]
+        self.executions = [update.execution for _, update in self._rules]
+
+    def update(self, batch: Any) -> Tensor | None:
+        """Make the updates that are due with a batch, and keep their metrics.
+
+        Args:
+            batch: a NamedTuple of tensors on the device.
+
+        Returns:
+            |TD error|, (B,), as the first of the updates that gives one gives it.
+
+        Raises:
+            ConfigError: an update does not keep the contract, or can't be compiled.
+        """
+        self.num_updates += 1
+        td_error = None
+        for rule, update in self._rules:
+            if self.num_updates % rule.every:
+                continue
+            for _ in range(rule.times):
+                shape = rule.noise_shape
+                noise = None if shape is None else self._noise.draw(shape)
+                row, more = update(batch, noise)
+                self.metrics.add(rule.name, update.names, row, self.num_updates)
+                td_error = more if td_error is None else td_error
+        return td_error
+
+    def publish(self, version: int, obs_scale: ObsScale | None = None) -> PolicySnapshot:
+        """Return the policy as it is now, in host arrays that the next call overwrites."""
+        return self._publisher.publish(version, obs_scale)
+
+    def kept(self, snapshot: PolicySnapshot) -> PolicySnapshot:
+        """Return a copy of what was published last, which later calls leave alone."""
+        return self._publisher.kept(snapshot)
+
+    def non_finite(self) -> list[str]:
+        """The parts of the state that hold NaN or infinity."""
+        return non_finite(self.state)
+
+    def kept_state(self) -> Callable[[], dict[str, Array]]:
+        """Return what gives the state as it is now, as host arrays for a checkpoint.
+
+        The copy stays on the device until it is asked for.
+        """
+        state = clone(self.state)
+        return lambda: to_arrays(state)
+
+    def random_state(self) -> dict[str, Any]:
+        """The generators' states, as JSON holds them."""
+        return {"host": self.rng.bit_generator.state, "device": self._noise.to_json()}
+
+    def load(
+        self, arrays: Mapping[str, Array], random_state: Mapping[str, Any], num_updates: int
+    ) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            CheckpointError: an array is missing or has another shape.
+        """
+        load_arrays(self.state, arrays)
+        self.rng.bit_generator.state = random_state["host"]
+        self._noise.load(random_state["device"])
+        self.num_updates = num_updates
+
+
+def choose_device(device: str) -> torch.device:
+    """The device of a run: `auto` is the GPU where there is one.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto":
+        return torch.device("cuda" if count else "cpu")
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and (chosen.index or 0) >= count:
+        raise ConfigError(
+            f"`device` '{device}' must be there, but torch {torch.__version__} sees {count} CUDA "
+            "devices: choose 'cpu' or 'auto', or install a torch with CUDA where there is a GPU"
+        )
+    return chosen
+
+
+def _num_parameters(state: Any) -> int:
+    """Numbers in a state's networks: the optimizers' memories are left out."""
+    return sum(x.numel() for name, x in tensors(state).items() if not name.endswith(_ADAM))
+
+
+_ADAM = tuple(f".{field.name}" for field in dataclasses.fields(AdamState))

@@ -1,0 +1,108 @@
+"""A learner's state as a tree of tensors: copied, saved, checked and moved by one walk.
+
+A tree is a tensor, or a dataclass, a tuple or a dictionary of trees; None is a tree without tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from hotloop.errors import CheckpointError
+from hotloop.types import Array
+
+Tree = TypeVar("Tree")
+
+
+def tensors(tree: Any) -> dict[str, Tensor]:
+    """The tensors of a tree, by dotted names such as `adam.mean`, in order."""
+    return dict(_walk(tree, ""))
+
+
+def mapped(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
+    """Return a tree of the same kind, with `function` applied to each tensor."""
+
+    def rebuilt(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return function(value)
+        parts = {name: rebuilt(part) for name, part in _parts(value)}
+        if isinstance(value, dict) or value is None:
+            return parts or value
+        if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
+            return type(value)(**parts)
+        return tuple(parts.values())
+
+    return rebuilt(tree)
+
+
+def to_device(tree: Tree, device: torch.device) -> Tree:
+    """Return the tree with its tensors on a device; those that are there stay the same."""
+    return mapped(tree, lambda x: x.to(device))
+
+
+def clone(tree: Tree) -> Tree:
+    """Return a copy that later updates leave alone, on the same device."""
+    return mapped(tree, lambda x: x.detach().clone())
+
+
+def to_arrays(tree: Any, prefix: str = "state.") -> dict[str, Array]:
+    """Return host arrays by name, for a checkpoint; on the CPU they share the tensors' memory."""
+    return {f"{prefix}{name}": x.detach().cpu().numpy() for name, x in tensors(tree).items()}
+
+
+def load_arrays(tree: Any, arrays: Mapping[str, Array], prefix: str = "state.") -> None:
+    """Write what `to_arrays` gave into the tensors of a tree, in place.
+
+    Raises:
+        CheckpointError: an array is missing or has another shape.
+    """
+    for name, tensor in tensors(tree).items():
+        array = arrays.get(f"{prefix}{name}")
+        if array is None or array.shape != tuple(tensor.shape):
+            got = "it is missing" if array is None else f"got {array.shape}"
+            raise CheckpointError(
+                f"the checkpoint's `{prefix}{name}` must have shape {tuple(tensor.shape)}, {got}: "
+                "resume with the algorithm and the network that it was trained with, or train anew"
+            )
+        tensor.copy_(torch.from_numpy(array))
+
+
+def non_finite(tree: Any) -> list[str]:
+    """The names of the tensors that hold NaN or infinity; one synchronisation in the good case."""
+    named = {name: x for name, x in tensors(tree).items() if x.is_floating_point()}
+    if not named:
+        return []
+    are_finite = torch.stack([x.isfinite().all() for x in named.values()])
+    if bool(are_finite.all()):
+        return []
+    return [name for name, is_finite in zip(named, are_finite.tolist(), strict=True) if not is_finite]
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if value is None:
+        return
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif hasattr(value, "_fields"):
+        yield from zip(value._fields, value, strict=True)
+    elif isinstance(value, tuple):
+        yield from ((str(k), part) for k, part in enumerate(value))
+    elif dataclasses.is_dataclass(value):
+        yield from ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    else:
+        raise TypeError(
+            f"a state must hold tensors, dataclasses, tuples and dictionaries of them, got a "
+            f"{type(value).__name__}: keep other values in the configuration or in the networks"
+        )
+
+
+def _walk(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+        return
+    for part, child in _parts(value):
+        yield from _walk(child, f"{name}.{part}" if name else part)

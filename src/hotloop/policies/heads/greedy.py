@@ -1,0 +1,82 @@
+"""Discrete actions: the one of the greatest value, or, with probability ε, a uniform one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hotloop.envs.spaces import ActionSpec
+from hotloop.errors import SpaceError
+from hotloop.ops.noise import counter_uniform
+from hotloop.policies.heads.base import EXPLORING, Exploration, Head
+from hotloop.types import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Greedy(Head):
+    """Outputs are Q of each of A discrete actions.
+
+    The noise is the number of the action to explore by, or −1, and then 1 in steps with ε = 1.
+    Those don't ask the network, nor do those in which the one environment that there is explores.
+    """
+
+    meaning = "action_values"
+    description = "the value of each action"
+
+    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
+        if spec.kind != "discrete":
+            raise SpaceError(
+                f"Q-learning takes the best of a number of discrete actions, got a {spec.kind} "
+                f"space of shape {spec.shape}: "
+                + ("use sac, td3 or ppo" if spec.kind == "box" else "use ppo")
+            )
+        super().__init__(spec, exploration)
+
+    def draw_noise(self, seed: int, **block: int) -> Array:
+        """Return actions to take whatever the values are, or −1, and whether ε is 1; (T, N, 2)."""
+        uniform = counter_uniform(seed, size=2, stream=EXPLORING, **block)
+        first_step, num_steps = block["first_step"], block["num_steps"]
+        exploration = self._exploration
+        start, end = exploration.epsilon
+        steps = np.arange(first_step, first_step + num_steps)
+        epsilon = start + (end - start) * np.minimum(steps / exploration.epsilon_steps, 1.0)
+        epsilon[steps < exploration.random_steps] = 1.0
+        action = np.floor(uniform[..., 1:] * self.size)
+        explores = uniform[..., :1] < epsilon[:, None, None]
+        noise = np.empty(uniform.shape, np.float32)
+        noise[..., :1] = np.where(explores, action, -1.0)
+        noise[..., 1] = (epsilon >= 1.0)[:, None]
+        return noise
+
+    def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Return noise by which nothing explores: the policy has no randomness of its own."""
+        return np.tile(np.array((-1.0, 0.0), np.float32), (shape[0], 1))
+
+    def is_needed(self, noise: Array) -> bool:
+        """Return False where every environment explores."""
+        return not noise[0, 1] and (len(noise) > 1 or noise[0, 0] < 0)
+
+    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
+        """See `Head`."""
+        if not self.is_needed(noise):
+            out[...] = noise[:, 0]
+            return
+        outputs.argmax(axis=1, out=out)
+        if len(noise) > 1:
+            explores = noise[:, 0] >= 0
+            np.copyto(out, noise[:, 0], where=explores, casting="unsafe")
+
+    def greedy(self, outputs: Array, out: Array) -> None:
+        """See `Head`."""
+        outputs.argmax(axis=1, out=out)
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """See `Head`."""
+        return outputs.argmax(1)
+
+    def values(self, outputs: Tensor) -> Tensor:
+        """See `Head`."""
+        return outputs

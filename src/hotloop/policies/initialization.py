@@ -1,0 +1,76 @@
+"""First values of parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from hotloop.types import Array
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def orthogonal_parameters(
+    shapes: Shapes, generator: np.random.Generator, gains: Mapping[str, float]
+) -> dict[str, Array]:
+    """Return orthogonal weights, and zeros for all else.
+
+    Args:
+        shapes: weights are `<layer>.weight`, (inputs, outputs).
+        generator: drawn from.
+        gains: of weights, by name; √2 where there is none.
+
+    Returns:
+        float32 arrays by name.
+    """
+    params: dict[str, Array] = {}
+    for name, shape in shapes.items():
+        if name.endswith("weight"):
+            gain = gains.get(name, math.sqrt(2.0))
+            params[name] = (gain * orthogonal(shape, generator)).astype(np.float32, order="C")
+        else:
+            params[name] = np.zeros(shape, np.float32)
+    return params
+
+
+def uniform_parameters(shapes: Shapes, generator: np.random.Generator) -> dict[str, Array]:
+    """Return layers as `torch.nn.Linear` draws them: weight and bias uniform in ±1/√inputs.
+
+    Args:
+        shapes: `<layer>.weight`, (…, inputs, outputs), each before its `<layer>.bias`; what else
+            there is starts at 1 if it is a `.scale` and at 0 otherwise.
+        generator: drawn from.
+
+    Returns:
+        float32 arrays by name.
+    """
+    params: dict[str, Array] = {}
+    for name, shape in shapes.items():
+        layer, _, part = name.rpartition(".")
+        if part in ("weight", "bias"):
+            bound = 1.0 / math.sqrt(shapes[f"{layer}.weight"][-2])
+            params[name] = generator.uniform(-bound, bound, shape).astype(np.float32)
+        else:
+            params[name] = np.full(shape, 1.0 if part == "scale" else 0.0, np.float32)
+    return params
+
+
+def orthogonal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """Return a matrix with orthonormal rows or columns, uniform over all of them.
+
+    Saxe et al. 2014, arXiv:1312.6120: the Q of a Gaussian matrix, signs fixed by R's diagonal.
+
+    Args:
+        shape: (inputs, outputs).
+        generator: drawn from.
+
+    Returns:
+        float64, `shape`.
+    """
+    inputs, outputs = shape
+    gaussian = generator.standard_normal((max(inputs, outputs), min(inputs, outputs)))
+    q, r = np.linalg.qr(gaussian)
+    q = q * np.sign(np.diag(r))
+    return q if inputs >= outputs else q.T

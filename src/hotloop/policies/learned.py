@@ -1,0 +1,173 @@
+"""Networks to differentiate, in torch: functions of one flat vector of parameters and of tensors.
+
+They are the twins of how an `ActingPolicy` acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotloop.errors import ConfigError
+from hotloop.ops.products import Precision
+from hotloop.policies.critics import Critics
+from hotloop.policies.network import Network
+from hotloop.policies.parameters import ParameterLayout
+
+_ABILITIES = ("evaluate", "sample", "act", "values", "unit_action")
+
+
+class LearnedNetwork:
+    """A network over one flat vector, (P,).
+
+    A method that its head has nothing for raises `ConfigError`.
+
+    Args:
+        network: what is learned.
+        precision: of the matrix products.
+        device: where parameters and observations are.
+
+    Attributes:
+        network: the same.
+        layout: where its parameters stand in the vector.
+        num_params: P.
+
+    Raises:
+        ConfigError: the precision is not one of the user's module.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        precision: Precision = "float32",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.network = network
+        self.layout = ParameterLayout(network.parameter_shapes())
+        self.num_params = sum(self.layout.sizes)
+        self._device = device
+        self._head = network.make_head()
+        self._outputs = network.layers.learned(precision, device)
+        self._scale: tuple[Tensor, Tensor] | None = None
+        scale = self._head.action_scale
+        if scale is not None and ((scale[0] != 0.0) | (scale[1] != 1.0)).any():
+            centre, half = (torch.from_numpy(x).to(device) for x in scale)
+            self._scale = centre, half
+
+    def initial(self, seed: int) -> Tensor:
+        """Return first parameters: float32, (P,), on the device."""
+        return self.layout.pack(self.network.initial_parameters(seed), self._device)
+
+    def outputs(self, params: Tensor, obs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the head and the value.
+
+        Args:
+            params: float32, (P,).
+            obs: (B, *obs_shape), as `ActingPolicy.scaled` gives them.
+
+        Returns:
+            float32, (B, H), and V(obs), (B,), or None.
+        """
+        return self._outputs(self._head.fold(self.layout.unpack(params)), obs)
+
+    def evaluate(
+        self, params: Tensor, obs: Tensor, action: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return log π(action), the entropy and the value, (B,) each, of (B, *action_shape)."""
+        evaluate = self._ability("evaluate")
+        named = self.layout.unpack(params)
+        head, value = self._outputs(self._head.fold(named), obs)
+        log_prob, entropy = evaluate(named, head, action)
+        return log_prob, entropy, value
+
+    def sample(self, params: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions in [−1, 1], (B, A), drawn with standard normal noise, and log π, (B,)."""
+        return self._ability("sample")(self.outputs(params, obs)[0], noise)
+
+    def act(self, params: Tensor, obs: Tensor) -> Tensor:
+        """Return actions in [−1, 1], (B, A)."""
+        return self._ability("act")(self.outputs(params, obs)[0])
+
+    def values(self, params: Tensor, obs: Tensor) -> Tensor:
+        """Return the values of all actions, (B, A)."""
+        return self._ability("values")(self.outputs(params, obs)[0])
+
+    def unit_action(self, action: Tensor) -> Tensor:
+        """Return the environment's actions, (B, *action_shape), as what they are in [−1, 1]."""
+        if self._head.action_scale is None:
+            raise self._cannot("unit_action")
+        flat = action.flatten(1)
+        if self._scale is None:
+            return flat
+        centre, half = self._scale
+        return (flat - centre) / half
+
+    def _ability(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._head, name, None)
+        if method is None:
+            raise self._cannot(name)
+        return method
+
+    def _cannot(self, name: str) -> ConfigError:
+        can = [ability for ability in _ABILITIES if hasattr(self._head, ability)]
+        can += ["unit_action"] if self._head.action_scale is not None else []
+        return ConfigError(
+            f"a network with the head '{self.network.head}' can't `{name}`, it can "
+            f"{', '.join(f'`{ability}`' for ability in ['outputs', *can])}: choose another head"
+        )
+
+
+class LearnedCritics:
+    """K critics over one flat vector, (P,).
+
+    Args:
+        critics: what is learned.
+        precision: of the matrix products.
+        device: where parameters, observations and actions are.
+
+    Attributes:
+        critics: the same.
+        layout: where their parameters stand in the vector.
+        num_params: P.
+
+    Raises:
+        ConfigError: the precision is not one of the user's module.
+    """
+
+    def __init__(
+        self,
+        critics: Critics,
+        *,
+        precision: Precision = "float32",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.critics = critics
+        self.layout = ParameterLayout(critics.parameter_shapes())
+        self.num_params = sum(self.layout.sizes)
+        self._device = device
+        self._values = critics.layers.learned(precision, device)
+
+    def initial(self, seed: int) -> Tensor:
+        """Return first parameters: float32, (P,), on the device."""
+        return self.layout.pack(self.critics.initial_parameters(seed), self._device)
+
+    def values(self, params: Tensor, obs: Tensor, action: Tensor) -> Tensor:
+        """Return Q of all critics.
+
+        Args:
+            params: float32, (P,).
+            obs: (B, *obs_shape).
+            action: in [−1, 1], (B, A).
+
+        Returns:
+            float32, (K, B).
+        """
+        return self._values(self.layout.unpack(params), obs, action, self.critics.count)
+
+    def first(self, params: Tensor, obs: Tensor, action: Tensor) -> Tensor:
+        """Return Q of the first critic, (B,); the others are not computed."""
+        return self._values(self.layout.unpack(params), obs, action, 1)[0]

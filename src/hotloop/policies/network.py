@@ -1,0 +1,252 @@
+"""One description of every network that acts: spaces, a body, a head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hotloop.envs.spaces import ActionSpec, ObsSpec, Spaces
+from hotloop.errors import CheckpointError, HotloopError, MissingExtraError, SpaceError
+from hotloop.policies.heads import HEADS, Exploration, Head
+from hotloop.policies.heads.base import num_action_values
+from hotloop.policies.modules import Module, find_module
+from hotloop.policies.perceptrons import Perceptrons
+from hotloop.policies.registry import find
+from hotloop.policies.twin import Activation, TwinLayers
+from hotloop.types import Array
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from hotloop.ops.products import Precision
+
+_BODIES = {body.kind: body for body in (Perceptrons, Module)}
+_HEAD_OF_ACTIONS = {
+    "discrete": "categorical",
+    "multi_discrete": "multi_categorical",
+    "box": "gaussian",
+}
+
+
+class Layers(Protocol):
+    """What computes a head and a value, once the spaces are known."""
+
+    @property
+    def twin(self) -> TwinLayers | None:
+        """Return the layers that NumPy computes; None: it acts through torch."""
+        ...
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return shapes by name, in order, of what is learned."""
+        ...
+
+    def initial_parameters(self, seed: int) -> dict[str, Array]:
+        """Return float32 arrays by name."""
+        ...
+
+    def learned(
+        self, precision: Precision, device: torch.device | str
+    ) -> Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor | None]]:
+        """Return what is differentiated: head and value, of folded parameters and observations."""
+        ...
+
+    def torch_module(self) -> tuple[nn.Module, Mapping[str, Tensor]]:
+        """Return a new module that gives head, or head and value, and its folded parameters."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network that acts: it gives a head, (B, H), and maybe a value, (B,).
+
+    Attributes:
+        obs_spec: what is observed.
+        action_spec: what is done.
+        body: its layers, or the user's module.
+        head: what the numbers in the head mean, a name in `HEADS`.
+        has_value: whether there is a value function beside it.
+
+    Raises:
+        SpaceError: the spaces are empty, or the body or the head is not for them.
+        UnknownNameError: there is no such head or encoder.
+        ConfigError, ShapeError: the user's module can't be trained as it is.
+    """
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    body: Perceptrons | Module
+    head: str
+    has_value: bool
+
+    def __post_init__(self) -> None:
+        check_not_empty(self)
+        _ = self.layers  # made once, here: what is wrong with them is said at once
+
+    @cached_property
+    def layers(self) -> Layers:
+        """Return what computes its outputs."""
+        return self.body.build(self.obs_spec, self.make_head(), self.has_value)
+
+    @cached_property
+    def head_size(self) -> int:
+        """Return H, the width of the head."""
+        return self.make_head().size
+
+    @property
+    def action_size(self) -> int:
+        """Return A, numbers in an action, or how many discrete ones there are to choose from."""
+        return num_action_values(self.action_spec)
+
+    @property
+    def memory_size(self) -> int:
+        """Return how many numbers it remembers of each environment: none, as yet."""
+        return 0
+
+    @property
+    def acts_without_torch(self) -> bool:
+        """Return whether it acts on NumPy alone."""
+        return self.layers.twin is not None
+
+    def make_head(self, exploration: Exploration | None = None) -> Head:
+        """Return a new head, which explores like that; None: not at all."""
+        return find(HEADS, "head", self.head)(self.action_spec, exploration)
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return shapes by name, in order, of what is learned."""
+        return self.layers.parameter_shapes()
+
+    def initial_parameters(self, seed: int) -> dict[str, Array]:
+        """Return float32 arrays by name; the same seed gives the same ones."""
+        return self.layers.initial_parameters(seed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists and numbers; `network_from_json` is the inverse."""
+        return {
+            "obs_spec": self.obs_spec.to_json(),
+            "action_spec": self.action_spec.to_json(),
+            "body": self.body.to_json(),
+            "head": self.head,
+            "has_value": self.has_value,
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Network:
+        """Return what `to_json` wrote; raise as the class and `find_module` do."""
+        return cls(
+            obs_spec=ObsSpec.from_json(fields["obs_spec"]),
+            action_spec=ActionSpec.from_json(fields["action_spec"]),
+            body=find(_BODIES, "body", fields["body"]["kind"]).from_json(fields["body"]),
+            head=fields["head"],
+            has_value=fields["has_value"],
+        )
+
+
+def network_from_json(fields: dict[str, Any]) -> Network:
+    """Return the network that `Network.to_json` wrote.
+
+    Raises:
+        CheckpointError: it can't be made again.
+        MissingExtraError: torch is not installed, and it is a user's module.
+    """
+    try:
+        return Network.from_json(fields)
+    except MissingExtraError:
+        raise
+    except HotloopError as error:
+        raise CheckpointError(
+            f"the policy's network can't be made again ({error}): make it importable, as a class "
+            "or function of a module, such as `my_nets:Net`"
+        ) from error
+
+
+def actor_critic(
+    spaces: Spaces,
+    *,
+    hidden_sizes: tuple[int, ...] = (64, 64),
+    activation: Activation = "tanh",
+    shared_trunk: bool = False,
+    module: str | Callable[..., Any] | None = None,
+) -> Network:
+    """Return a policy and a value function.
+
+    The head gives logits of discrete actions, and the means of a diagonal Gaussian of continuous
+    ones, whose log standard deviation is the parameter `policy.log_std`, the same in all states.
+
+    Args:
+        spaces: what is observed and done.
+        hidden_sizes: widths of the hidden layers, of the policy and of the value.
+        activation: after each hidden layer.
+        shared_trunk: one set of hidden layers for both.
+        module: the user's own, in place of these layers: `module:Class`, or a class or function,
+            called as `module(obs_shape, head_size)`. It gives a `torch.nn.Module` whose `forward`
+            takes observations, (B, *obs_shape), and returns the head, (B, H), and the value, (B,)
+            or (B, 1). Observations are float32; bytes stay uint8 unless they are scaled.
+
+    Raises:
+        SpaceError: the spaces are empty, or observations are images and there is no `module`.
+        ConfigError, UnknownNameError, ShapeError, MissingExtraError: `module` can't be used.
+    """
+    layers = Perceptrons(
+        hidden_sizes=hidden_sizes,
+        activation=activation,
+        shared_trunk=shared_trunk,
+        initialization="orthogonal",
+    )
+    return Network(
+        obs_spec=spaces.obs_spec,
+        action_spec=spaces.action_spec,
+        body=layers if module is None else find_module(module),
+        head=_HEAD_OF_ACTIONS[spaces.action_spec.kind],
+        has_value=True,
+    )
+
+
+def actor(
+    spaces: Spaces,
+    head: str,
+    *,
+    hidden_sizes: tuple[int, ...] = (256, 256),
+    activation: Activation = "relu",
+    module: str | Callable[..., Any] | None = None,
+) -> Network:
+    """Return a policy without a value function, as what learns from replay has it.
+
+    Args:
+        spaces: what is observed and done.
+        head: a name in `HEADS`: `squashed_gaussian`, `deterministic`, `greedy`, `dueling`, …
+        hidden_sizes: widths of the hidden layers; the last of `dueling` is for each stream.
+        activation: after each hidden layer.
+        module: the user's own, as in `actor_critic`; its `forward` returns the head alone.
+
+    Raises:
+        SpaceError: the head is not for these actions, or as `actor_critic` says.
+        ConfigError, UnknownNameError, ShapeError, MissingExtraError: `head` or `module` can't be
+            used.
+    """
+    layers = Perceptrons(hidden_sizes=hidden_sizes, activation=activation, initialization="uniform")
+    return Network(
+        obs_spec=spaces.obs_spec,
+        action_spec=spaces.action_spec,
+        body=layers if module is None else find_module(module),
+        head=head,
+        has_value=False,
+    )
+
+
+def check_not_empty(spaces: Spaces) -> None:
+    """Refuse spaces without a number in them.
+
+    Raises:
+        SpaceError: observations or actions are empty.
+    """
+    sizes = {
+        "observations": math.prod(spaces.obs_spec.shape),
+        "actions": num_action_values(spaces.action_spec),
+    }
+    for what, size in sizes.items():
+        if size == 0:
+            raise SpaceError(f"{what} must hold a number, got a space of none: widen it")

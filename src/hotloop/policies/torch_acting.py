@@ -1,0 +1,67 @@
+"""Acting through torch: networks that have no torch-free twin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.types import Array
+
+
+class TorchForward:
+    """A policy's head and, where there is one, its value, by a module of its own.
+
+    A module, and no function of parameters: these change once a fragment, and swapping them costs
+    every call.
+
+    Args:
+        module: gives the head, or head and value, from observations.
+        params: its parameters, by name.
+        obs_dtype: of observations where nothing scales them.
+
+    Attributes:
+        obs_dtype: the same.
+    """
+
+    def __init__(self, module: nn.Module, params: Mapping[str, Tensor], obs_dtype: str) -> None:
+        self.obs_dtype = np.dtype(obs_dtype)
+        self._module = module
+        self._params = {name: param.detach().numpy() for name, param in params.items()}
+        self._input = np.empty(0, np.float32)
+
+    def load(self, snapshot: PolicySnapshot) -> None:
+        """Compute with a copy of these parameters from now on."""
+        self._dtype = np.dtype(np.float32) if snapshot.obs_scale is not None else self.obs_dtype
+        self._snapshot = snapshot
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Compute with what the parameters have become, which were changed in place."""
+        for name, param in self._params.items():
+            np.copyto(param, self._snapshot.params[name])
+
+    def head(self, obs: Array, out: Array | None) -> Array:
+        """Return the outputs: float32, (B, H), from (B, *obs_shape)."""
+        outputs = self._run(obs)
+        head = (outputs if isinstance(outputs, Tensor) else outputs[0]).numpy()
+        if out is None:
+            return head.copy()
+        out[...] = head
+        return out
+
+    def value(self, obs: Array) -> Array:
+        """Return V(obs): float32, (B,), from (B, *obs_shape)."""
+        return self._run(obs)[1].numpy().reshape(-1).copy()
+
+    def _run(self, obs: Array) -> Tensor | tuple[Tensor, Tensor]:
+        if self._input.shape != obs.shape or self._input.dtype != self._dtype:
+            # Whatever strides, dtype and flags an array has, it can be copied into one of ours.
+            self._input = np.empty(obs.shape, self._dtype)
+            self._obs = torch.from_numpy(self._input)
+        np.copyto(self._input, obs, casting="unsafe")
+        with torch.inference_mode():
+            return self._module(self._obs)

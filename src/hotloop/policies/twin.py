@@ -1,0 +1,149 @@
+"""The torch-free twin of a perceptron's forward: on NumPy alone, without allocating.
+
+A torch forward of 8 observations through a 64×64 network takes 2.4 times as long, and a process
+without torch starts 2 s sooner and holds 200 MB less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.types import Array
+
+Activation = Literal["tanh", "relu"]
+
+_FLOAT32 = np.dtype(np.float32)
+_ZERO = np.float32(0.0)
+# A bias that is broadcast costs 0.8 µs more to add to 8×64 than one as large. To many rows it costs
+# no more.
+_TILED_ROWS = 64
+
+
+@dataclass(frozen=True)
+class TwinLayers:
+    """The layers that NumPy computes, by name, from the observation to the outputs.
+
+    Attributes:
+        activation: after each layer but the last.
+        policy: of the policy's head.
+        value: of the value; none where there is no value function.
+    """
+
+    activation: Activation
+    policy: list[str]
+    value: list[str]
+
+
+class TwinForward:
+    """A policy's head and, where there is one, its value.
+
+    Attributes:
+        obs_dtype: what observations become, whatever they were.
+    """
+
+    obs_dtype = _FLOAT32
+
+    def __init__(self, layers: TwinLayers) -> None:
+        self._layers = layers
+        self._policy = Perceptron(layers.activation)
+        self._value = Perceptron(layers.activation)
+
+    def load(self, snapshot: PolicySnapshot) -> None:
+        """Compute with these parameters from now on (they are not copied)."""
+        self._policy.load(snapshot.params, self._layers.policy)
+        if self._layers.value:
+            self._value.load(snapshot.params, self._layers.value)
+
+    def refresh(self) -> None:
+        """Compute with what the parameters have become, which were changed in place."""
+        self._policy.refresh()
+        self._value.refresh()
+
+    def head(self, obs: Array, out: Array | None) -> Array:
+        """Return the outputs: float32, (B, H), from (B, *obs_shape)."""
+        return self._policy(obs, out)
+
+    def value(self, obs: Array) -> Array:
+        """Return V(obs): float32, (B,), from (B, *obs_shape)."""
+        return self._value(obs, None)[:, 0]
+
+
+class Perceptron:
+    """Linear layers with an activation between them."""
+
+    def __init__(self, activation: Activation) -> None:
+        self._activate = np.tanh if activation == "tanh" else _relu
+        self._num_rows = -1
+        self._outputs: list[Array] = []
+        self._capacity = 0  # rows that `_outputs` have room for
+
+    def load(self, params: Mapping[str, Array], layers: list[str]) -> None:
+        """Compute with these parameters from now on (they are not copied).
+
+        Args:
+            params: `<layer>.weight`, (inputs, outputs), and `<layer>.bias`, (outputs,).
+            layers: names, from the observation to the output.
+        """
+        self._weights = [np.ascontiguousarray(params[f"{layer}.weight"]) for layer in layers]
+        self._biases = [params[f"{layer}.bias"] for layer in layers]
+        self._obs_size = len(self._weights[0])
+        self._num_rows = -1
+
+    def refresh(self) -> None:
+        """Compute with what the parameters have become, which were changed in place."""
+        if 1 < self._num_rows <= _TILED_ROWS:  # else there are no copies
+            for tiled, bias in zip(self._tiled, self._biases, strict=True):
+                tiled[:] = bias
+
+    def __call__(self, obs: Array, out: Array | None) -> Array:
+        """Return the last layer's output.
+
+        Args:
+            obs: (B, *obs_shape).
+            out: float32, (B, outputs), contiguous; written in place and returned.
+        """
+        if obs.ndim != 2 or obs.dtype is not _FLOAT32:
+            obs = obs.reshape(len(obs), self._obs_size).astype(np.float32, copy=False)
+        if len(obs) != self._num_rows:
+            self._lay_out(len(obs))
+        for weight, bias, hidden in self._hidden:
+            # np.matmul gives the same bits and costs 0.7 µs more a call.
+            np.dot(obs, weight, hidden)
+            np.add(hidden, bias, hidden)
+            self._activate(hidden, hidden)
+            obs = hidden
+        weight, bias = self._last
+        if out is None:
+            out = np.empty((len(obs), bias.shape[-1]), np.float32)
+        np.dot(obs, weight, out)
+        np.add(out, bias, out)
+        return out
+
+    def _lay_out(self, num_rows: int) -> None:
+        """Have ready what a batch of this size needs; a rollout's is nearly always the same."""
+        if num_rows == 1:
+            biases = [bias.reshape(1, -1) for bias in self._biases]
+        elif num_rows <= _TILED_ROWS:
+            biases = [np.empty((num_rows, len(bias)), np.float32) for bias in self._biases]
+            for tiled, bias in zip(biases, self._biases, strict=True):
+                tiled[:] = bias
+        else:
+            biases = self._biases
+        self._tiled = biases
+        if num_rows > self._capacity:
+            widths = [len(bias) for bias in self._biases[:-1]]
+            self._outputs = [np.empty((num_rows, width), np.float32) for width in widths]
+            self._capacity = num_rows
+        outputs = [output[:num_rows] for output in self._outputs]
+        self._hidden = list(zip(self._weights[:-1], biases[:-1], outputs, strict=True))
+        self._last = self._weights[-1], biases[-1]
+        self._num_rows = num_rows
+
+
+def _relu(x: Array, out: Array) -> None:
+    np.maximum(x, _ZERO, out=out)

@@ -1,0 +1,46 @@
+"""Training: what surrounds an algorithm, the same for hotloop's own and for yours.
+
+An algorithm is a declaration, `OnPolicy` or `OffPolicy`; `train` runs it. `hotloop.training.options`
+has the groups of options that a `Config` is made of, and needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotloop.training.algorithm import Algorithm
+    from hotloop.training.off_policy import OffPolicy, Update
+    from hotloop.training.on_policy import OnPolicy
+    from hotloop.training.replay import Batch, step_gamma
+    from hotloop.training.train import Training, train
+
+_MODULES = {
+    "Algorithm": "algorithm",
+    "Batch": "replay",
+    "OffPolicy": "off_policy",
+    "OnPolicy": "on_policy",
+    "Training": "train",
+    "Update": "off_policy",
+    "step_gamma": "replay",
+    "train": "train",
+}
+
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "OffPolicy",
+    "OnPolicy",
+    "Training",
+    "Update",
+    "step_gamma",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: options alone cost no import of torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

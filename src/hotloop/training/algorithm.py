@@ -1,0 +1,176 @@
+"""An algorithm, declared: its mathematics as functions, and what holds them together."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hotloop.envs import Spaces
+from hotloop.errors import ConfigError
+from hotloop.learner import Learner, UpdateRule
+from hotloop.policies import Network
+from hotloop.policies.learned import LearnedNetwork
+from hotloop.rollouts import CollectionOptions, Schedule
+from hotloop.runs import OnReport, Result
+from hotloop.types import Array
+
+if TYPE_CHECKING:
+    from hotloop.training.train import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(ABC):
+    """What the declarations of on-policy and off-policy algorithms have in common.
+
+    Attributes:
+        name: in the field's words; run directories are called by it.
+        config: the class of its configuration.
+        networks: `networks(config, spaces, device)` gives what is learned: a `LearnedNetwork`, or
+            anything that has the acting one as `policy`.
+        init: `init(nets, config)` gives the first state, a dataclass of tensors.
+        hyper: a NamedTuple class whose fields are options of `config`, or `hyper(config, nets)`,
+            which gives such a tuple of numbers and schedules.
+        acting: the state's field that holds the acting network's parameters, (P,).
+        presets: by environment, options that stand in for those that are not given.
+    """
+
+    name: str
+    config: type
+    networks: Callable[..., Any]
+    init: Callable[..., Any]
+    hyper: Callable[..., Any]
+    acting: str = "params"
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("networks", "init", "hyper", *self._functions()):
+            if not callable(getattr(self, name)):
+                raise ConfigError(
+                    f"the algorithm '{self.name}' must have `{name}`, a function, got "
+                    f"{getattr(self, name)!r}: see `{type(self).__name__}`"
+                )
+
+    @abstractmethod
+    def run(self, training: Training) -> Result:
+        """Train until the steps are done or the run is told to stop."""
+
+    @abstractmethod
+    def collection_options(self, config: Any) -> CollectionOptions:
+        """How fragments are collected."""
+
+    @property
+    @abstractmethod
+    def uneven(self) -> Schedule:
+        """The schedule that it can learn from, and that waits for no worker."""
+
+    def _functions(self) -> tuple[str, ...]:
+        """Names of the functions that this kind of algorithm needs besides."""
+        return ()
+
+    def train(
+        self,
+        config: Any,
+        *,
+        env: str | Callable[..., Any] | None = None,
+        network: str | Callable[..., Any] | None = None,
+        on_report: OnReport | None = None,
+        resume_from: str | Path | None = None,
+    ) -> Result:
+        """Train, and leave a run directory behind; see `hotloop.training.train`."""
+        from hotloop.training.train import train
+
+        return train(
+            self, config, env=env, network=network, on_report=on_report, resume_from=resume_from
+        )
+
+    def preset(self, env_id: str, **options: Any) -> Any:
+        """Return the configuration that suits an environment; `options` come before the preset's."""
+        return self.config(**{"env_id": env_id, **self.presets.get(env_id, {}), **options})
+
+    @property
+    def reference(self) -> str:
+        """What `hotloop.algorithms.find` finds it again by: `ppo`, or `module:attribute`."""
+        module = self.config.__module__
+        if module.startswith("hotloop.algorithms."):
+            return self.name
+        held = vars(sys.modules[module]).items()
+        attribute = next((name for name, value in held if value is self), self.name)
+        if module == "__main__":  # a script: found again by its file's name
+            module = Path(getattr(sys.modules[module], "__file__", None) or "__main__").stem
+        return f"{module}:{attribute}"
+
+    def acting_network(self, config: Any, spaces: Spaces) -> Network:
+        """What acts in environments with such spaces, without parameters."""
+        return acting(self.networks(config, spaces, torch.device("cpu"))).network
+
+    def make_learner(
+        self,
+        config: Any,
+        nets: Any,
+        rules: list[UpdateRule],
+        *,
+        device: torch.device,
+        stream: int,
+        num_batches: int,
+        batch_size: int,
+    ) -> Learner:
+        """Return what owns the state.
+
+        Args:
+            config: the run's.
+            nets: what `networks` gave.
+            rules: the updates.
+            device: where it lives.
+            stream: of random numbers, beside the run's seed.
+            num_batches: that the run will learn from, about.
+            batch_size: B.
+
+        Raises:
+            ConfigError: the declaration does not fit its configuration or its state.
+        """
+        state = self.init(nets, config)
+        if not isinstance(getattr(state, self.acting, None), torch.Tensor):
+            raise ConfigError(
+                f"the algorithm '{self.name}': its state must have the acting network's parameters "
+                f"as `{self.acting}`, a tensor: name that field in `acting`"
+            )
+        return Learner(
+            state,
+            self._hyper_values(config, nets),
+            rules,
+            network=acting(nets),
+            acting=self.acting,
+            device=device,
+            seed=(config.seed, stream),
+            compile=config.compile,
+            num_batches=num_batches,
+            batch_size=batch_size,
+        )
+
+    def _hyper_values(self, config: Any, nets: Any) -> Any:
+        if not isinstance(self.hyper, type):
+            return self.hyper(config, nets)
+        names: tuple[str, ...] = getattr(self.hyper, "_fields", ())
+        missing = [name for name in names if not hasattr(config, name)]
+        if missing:
+            raise ConfigError(
+                f"the algorithm '{self.name}': `{missing[0]}` of its Hyper is no option of its "
+                "Config: add the option, or give `hyper` a function that returns a Hyper"
+            )
+        return self.hyper(*(getattr(config, name) for name in names))
+
+
+def acting(nets: Any) -> LearnedNetwork:
+    """The network that acts among those that are learned."""
+    return getattr(nets, "policy", nets)
+
+
+def joined_arrays(parts: Sequence[Callable[[], Mapping[str, Array]]]) -> dict[str, Array]:
+    """All arrays of a checkpoint; only put together if it is saved."""
+    return {name: array for part in parts for name, array in part().items()}

@@ -1,0 +1,131 @@
+"""The environments of a training: here or in workers, as configured or as measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from hotloop.envs import Spaces, VectorEnv, make_vec
+from hotloop.policies import Network
+from hotloop.rollouts import CollectionOptions, Environments, InlineEnvironments, Schedule
+from hotloop.runs import RunDirectory
+from hotloop.training.resume import Resumed
+
+
+def make_environments(
+    config: Any,
+    environment: str | Callable[..., Any],
+    run: RunDirectory,
+    resumed: Resumed | None,
+) -> Environments:
+    """Make the environments to train in.
+
+    Args:
+        config: with a number of `workers`.
+        environment: an id or a factory.
+        run: where workers record their timing.
+        resumed: what the run goes on from.
+
+    Raises:
+        ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: they can't
+            be made.
+    """
+    num_groups, num_envs = config.num_groups, config.total_envs // config.num_groups
+    stagger = config.total_envs if config.workers else 0
+    first_episode = _next_episode(resumed)
+    if config.has_workers:
+        from hotloop.rollouts.pool import WorkerPool
+
+        return WorkerPool(
+            environment,
+            num_workers=num_groups,
+            envs_per_worker=num_envs,
+            seed=config.seed,
+            env_kwargs=config.env_kwargs,
+            first_episode=first_episode,
+            stagger=stagger,
+            timing_dir=run.path / "timing",
+            step_timeout_s=config.step_timeout_s,
+            max_failures=config.max_failures,
+        )
+    groups: list[VectorEnv] = []
+    try:
+        for group in range(num_groups):
+            groups.append(
+                make_vec(
+                    environment,
+                    num_envs,
+                    seed=config.seed,
+                    env_kwargs=config.env_kwargs,
+                    first_env=group * num_envs,
+                    first_episode=first_episode,
+                    stagger=stagger,
+                )
+            )
+    except BaseException:
+        InlineEnvironments(groups).close()
+        raise
+    return InlineEnvironments(groups)
+
+
+def choose_workers(
+    config: Any,
+    environment: str | Callable[..., Any],
+    run: RunDirectory,
+    *,
+    options: CollectionOptions,
+    make_network: Callable[[Spaces], Network],
+    uneven: Schedule,
+) -> Any:
+    """Return the configuration with what `workers` 'auto' comes to, which is written down.
+
+    Args:
+        config: the configuration.
+        environment: an id or a factory.
+        run: where the choice is written.
+        options: how fragments are collected.
+        make_network: what acts in environments with such spaces.
+        uneven: the schedule that the algorithm can learn from, and that waits for no worker.
+    """
+    from hotloop.rollouts.forecast import to_json
+    from hotloop.rollouts.probe import probe
+
+    if config.backend == "inline":
+        chosen: dict[str, Any] = {"workers": 0}
+        about: dict[str, Any] = {"summary": "none: `backend` is 'inline'"}
+    else:
+        choice = probe(
+            environment,
+            make_network,
+            options,
+            num_envs=config.total_envs,
+            num_left=config.total_timesteps,
+            uneven=uneven,
+            env_kwargs=config.env_kwargs,
+        )
+        chosen = {"workers": choice.taken.workers, "schedule": choice.taken.schedule}
+        if choice.fragment_steps is not None:
+            chosen["fragment_steps"] = choice.fragment_steps
+        about = to_json(choice)
+    run.keep_choice(chosen, about)
+    return dataclasses.replace(config, **chosen)
+
+
+def describe_workers(config: Any, options: CollectionOptions, run: RunDirectory) -> str:
+    """Return a sentence on what steps the environments; nothing where nobody asked."""
+    choice = run.choice
+    if choice is not None:
+        return choice["summary"]
+    if not config.workers:
+        return ""
+    each = config.total_envs // config.num_groups
+    where = "" if config.has_workers else ", inline"
+    overlap = ", overlapping with learning" if options.overlap else ""
+    return f"{config.workers} × {each} environments, {options.schedule}{overlap}{where}"
+
+
+def _next_episode(resumed: Resumed | None) -> int:
+    """A number that no environment's episode has had yet."""
+    episodes = () if resumed is None else resumed.position.rollout.episodes
+    return 1 + max((episode for episode, _ in episodes), default=-1)

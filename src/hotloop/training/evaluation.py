@@ -1,0 +1,96 @@
+"""Evaluations of a training: when they are due, in environments of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from hotloop.envs import make_vec
+from hotloop.policies import ActingPolicy, Network, PolicySnapshot
+from hotloop.rollouts.evaluation import evaluate
+from hotloop.rollouts.video import check_filmable, record_video
+from hotloop.runs import Evaluation, RunDirectory
+from hotloop.timing import span
+from hotloop.training.position import BestEvaluation
+
+
+class Evaluator:
+    """Plays episodes with the policy of an iteration, and knows the best so far.
+
+    Args:
+        config: the run's.
+        environment: an id or a factory.
+        run: where videos go.
+        best: of the run that is gone on with.
+        exits: closes the environments.
+
+    Attributes:
+        best: None before the first evaluation.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        environment: str | Callable[..., Any],
+        run: RunDirectory,
+        best: BestEvaluation | None,
+        exits: ExitStack,
+    ) -> None:
+        self.best = best
+        self._config = config
+        self._environment = environment
+        self._run = run
+        self._envs = None
+        if config.eval_interval is not None:
+            self._envs = make_vec(
+                environment,
+                config.total_envs,
+                seed=config.seed,
+                env_kwargs=config.env_kwargs,
+                stream="evaluation",
+            )
+            exits.callback(self._envs.close)
+        if config.eval_videos:
+            check_filmable(environment, env_kwargs=config.env_kwargs)
+
+    def is_due(self, before: int, timesteps: int) -> bool:
+        """Whether one is due between two numbers of transitions, and at the run's end."""
+        every = self._config.eval_interval
+        if self._envs is None:
+            return False
+        return timesteps // every > before // every or timesteps >= self._config.total_timesteps
+
+    def evaluate(self, network: Network, snapshot: PolicySnapshot, timesteps: int) -> Evaluation:
+        """Evaluate a policy, and film it if asked for.
+
+        Raises:
+            EnvironmentFailure: an episode does not end, or an environment failed.
+            OutputError: a video can't be written.
+        """
+        assert self._envs is not None
+        config = self._config
+        with span("evaluation"):
+            policy = ActingPolicy(network, snapshot)
+            episodes = evaluate(self._envs, policy, num_episodes=config.eval_episodes)
+            returns = [episode.undiscounted_return for episode in episodes]
+            mean_return = float(np.mean(returns))
+            is_best = self.best is None or mean_return > self.best.mean_return
+            if is_best:
+                self.best = BestEvaluation(timesteps=timesteps, mean_return=mean_return)
+            if config.eval_videos:
+                record_video(
+                    self._environment,
+                    policy,
+                    self._run.path / "videos" / f"step-{timesteps:012}.mp4",
+                    env_kwargs=config.env_kwargs,
+                    seed=config.seed,
+                )
+        return Evaluation(
+            timesteps=timesteps,
+            returns=returns,
+            lengths=[episode.length for episode in episodes],
+            is_best=is_best,
+        )

@@ -1,0 +1,367 @@
+"""Off-policy algorithms: collect → store → update → publish, round by round, then report.
+
+A round collects `train_frequency` steps of every environment and then makes the updates that are
+due, `update_to_data` for each transition; an iteration is the rounds between two reports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hotloop.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailure,
+    NonFiniteError,
+    NonFiniteUpdate,
+    ReplayError,
+)
+from hotloop.learner import Learner, UpdateRule
+from hotloop.policies import ActingPolicy, Exploration
+from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
+from hotloop.runs import REPLAY_FILE, Result, pending_interrupt
+from hotloop.timing import span
+from hotloop.training.algorithm import Algorithm, acting, joined_arrays
+from hotloop.training.position import Position, ReplayPosition
+from hotloop.training.replay import Replay
+from hotloop.training.resume import Resumed
+from hotloop.training.train import Training
+from hotloop.types import Array
+
+# Updates whose numbers are kept until they are looked through, at the latest.
+MAX_KEPT = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """One of the updates of an off-policy algorithm.
+
+    Attributes:
+        function: `function(state, batch, noise, hyper, *, nets, config)` makes a step in place, and
+            gives metrics, 0-d tensors by name, or those and |TD error|, (B,).
+        name: what messages call it.
+        every: an option: made with every so many-th batch; None: with each.
+        times: an option: so often then, each time with new noise; None: once.
+        has_noise: whether it is given standard normal numbers, (B, A); else None.
+    """
+
+    function: Callable[..., Any]
+    name: str = "update"
+    every: str | None = None
+    times: str | None = None
+    has_noise: bool = False
+
+    def rule(self, nets: Any, config: Any) -> UpdateRule:
+        """The same, with a run's numbers."""
+        action_shape = acting(nets).network.action_spec.shape
+        return UpdateRule(
+            function=partial(self.function, nets=nets, config=config),
+            name=self.name,
+            every=1 if self.every is None else getattr(config, self.every),
+            times=1 if self.times is None else getattr(config, self.times),
+            noise_shape=(config.batch_size, math.prod(action_shape)) if self.has_noise else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicy(Algorithm):
+    """An algorithm that learns from a replay buffer.
+
+    Attributes:
+        updates: in the order in which they are made with a batch; the first gives |TD error|.
+        exploration: `exploration(config)` says how it departs from what it thinks best.
+        move_targets: `move_targets(state, count, hyper)` moves target networks after a round, where
+            they follow transitions and not updates; `count` moves have become due. None: they don't.
+        target_interval: the option that says how many transitions lie between two moves.
+    """
+
+    updates: Sequence[Update] = ()
+    exploration: Callable[[Any], Exploration] = lambda config: Exploration()
+    move_targets: Callable[..., None] | None = None
+    target_interval: str = "target_interval"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.updates:
+            raise ConfigError(
+                f"the algorithm '{self.name}' must have an update, got none: give `updates` at "
+                "least one `Update`"
+            )
+
+    @property
+    def uneven(self) -> Schedule:
+        """See `Algorithm`."""
+        return "async"
+
+    def collection_options(self, config: Any) -> CollectionOptions:
+        """See `Algorithm`."""
+        num_steps = config.train_frequency
+        if config.schedule == "async":
+            # What both slots of all workers hold when learning begins must not become too old.
+            num_steps = max(1, min(config.fragment_steps, config.most_ahead // NUM_SLOTS))
+        return CollectionOptions(
+            num_steps=num_steps,
+            seed=config.seed,
+            schedule=config.schedule,
+            minimum=config.train_frequency * config.total_envs,
+            max_policy_age=config.max_policy_age,
+        )
+
+    def run(self, training: Training) -> Result:
+        """See `Algorithm`."""
+        config, resumed = training.config, training.resumed
+        with span("make_learner"):
+            nets = self.networks(config, training.envs, training.device)
+            network = acting(nets).network
+            learner = self.make_learner(
+                config,
+                nets,
+                [update.rule(nets, config) for update in self.updates],
+                device=training.device,
+                stream=2,
+                num_batches=config.planned_updates,
+                batch_size=config.batch_size,
+            )
+        with span("make_replay"):
+            replay = Replay(config, training.envs, training.device)
+        exploration = self.exploration(config)
+        policy = ActingPolicy(network, learner.publish(0), exploration=exploration)
+        rollout = training.rollout(policy)
+        rounds = _Rounds(self, config, learner, rollout, replay)
+        iteration, restarted_envs, notes = 0, [], []
+        if resumed is not None:
+            iteration = resumed.position.iteration
+            learner.load(resumed.arrays, resumed.position.random, resumed.position.num_updates)
+            rollout.publish(learner.publish(learner.num_updates))
+            restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
+            notes = rounds.restore(resumed)
+            for env in restarted_envs:
+                replay.buffer.cut(env)
+
+        wants_to_stop = training.begin(learner, restarted_envs, notes)
+        while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
+            iteration += 1
+            # Ctrl-C ends the iteration after a round, where all parts agree on how far they are.
+            with pending_interrupt() as interrupt:
+                metrics = rounds.run_iteration(interrupt)
+                with span("publish"):
+                    state = rollout.state()
+                    snapshot = learner.kept(learner.publish(learner.num_updates))
+                    parts = (learner.kept_state(), replay.to_arrays().copy, state.to_arrays)
+                    position = Position(
+                        timesteps=state.num_transitions,
+                        iteration=iteration,
+                        num_updates=learner.num_updates,
+                        num_moves=rounds.num_moves,
+                        random=learner.random_state(),
+                        rollout=state.position(),
+                        replay=rounds.position,
+                    )
+                wants_to_stop = training.end_iteration(
+                    position,
+                    network=network,
+                    snapshot=snapshot,
+                    arrays=partial(joined_arrays, parts),
+                    metrics=metrics,
+                    rollout=rollout,
+                    files={REPLAY_FILE: replay.buffer.save} if config.save_replay else {},
+                )
+        return training.result(policy, learner, is_stopped=wants_to_stop)
+
+
+class _Rounds:
+    """The rounds, and the count of what is due.
+
+    Attributes:
+        num_moves: of the target networks, had they moved from the first transition on.
+    """
+
+    def __init__(
+        self,
+        algorithm: OffPolicy,
+        config: Any,
+        learner: Learner,
+        rollout: Rollout,
+        replay: Replay,
+    ) -> None:
+        self.num_moves = 0
+        self._algorithm = algorithm
+        self._config = config
+        self._learner = learner
+        self._rollout = rollout
+        self._replay = replay
+        self._counters = ReplayPosition()
+        # The numbers of what the updates learned from that were not looked through yet.
+        self._indices: list[Array] = []
+        self._iteration_began = 0  # updates by then
+
+    @property
+    def position(self) -> ReplayPosition:
+        """For a checkpoint."""
+        buffer = self._replay.buffer
+        return dataclasses.replace(
+            self._counters, added=buffer.num_added, sampled=buffer.num_samples
+        )
+
+    def restore(self, resumed: Resumed) -> list[str]:
+        """Go on from a checkpoint; return what the user should know of it, in sentences.
+
+        Raises:
+            ConfigError: too few transitions are to come for learning to begin again.
+            CheckpointError: the buffer's file is older than the checkpoint.
+        """
+        position, path = resumed.position, resumed.checkpoint.path
+        self.num_moves = position.num_moves
+        assert position.replay is not None
+        assert path is not None
+        buffer, config, path = self._replay.buffer, self._config, path / REPLAY_FILE
+        if not path.is_file():
+            # Learning waits until as much was collected as it waited for at first.
+            self._counters = ReplayPosition(empty_at=position.timesteps)
+            buffer.num_samples = position.num_updates  # β goes on
+            wait = config.first_learned
+            if position.timesteps + wait >= config.total_timesteps:
+                raise ConfigError(
+                    "the replay buffer was not kept with this checkpoint, and without it learning "
+                    f"waits for {wait:,} transitions, but only "
+                    f"{config.total_timesteps - position.timesteps:,} are to come: raise "
+                    "`total_timesteps`"
+                )
+            return [
+                "the replay buffer was not kept with this checkpoint and begins empty "
+                "(`save_replay` keeps it with the last one): learning waits for "
+                f"{wait:,} transitions"
+            ]
+        with span("restore_replay"):
+            buffer.restore(path)
+        self._replay.load(resumed.arrays)
+        self._counters = position.replay
+        ahead = buffer.num_added - position.replay.added
+        if ahead < 0:
+            raise CheckpointError(
+                f"{path} holds {-ahead} transitions fewer than its checkpoint was made with: take "
+                "another checkpoint, or remove the file to begin with an empty buffer"
+            )
+        if ahead > 0 or buffer.num_samples != position.replay.sampled:
+            buffer.cut()  # the steps that come now follow others than the last ones that it holds
+            return [f"the replay buffer holds {ahead} transitions from after the checkpoint"]
+        return []
+
+    def run_iteration(self, interrupt: Any) -> dict[str, float]:
+        """Make rounds until a report is due, the run is done, or a signal has come.
+
+        Returns:
+            The means of what the updates said.
+
+        Raises:
+            NonFiniteUpdate: one of them was not finite.
+        """
+        config, rollout, learner = self._config, self._rollout, self._learner
+        end = min(rollout.num_transitions + config.report_interval, config.total_timesteps)
+        learner.metrics.clear()
+        self._iteration_began = learner.num_updates
+        while rollout.num_transitions < end and not interrupt.has_come:
+            try:
+                with span("collect"):
+                    fragments = rollout.collect()
+            except (EnvironmentFailure, NonFiniteError):
+                self._check_finite()  # an update may have been the cause
+                raise
+            with span("store"):
+                for fragment in fragments:
+                    self._replay.store(fragment)
+            learner.hyper.set(min(1.0, rollout.num_transitions / config.total_timesteps))
+            self._learn(self._num_due())
+            if len(self._indices) >= MAX_KEPT:
+                self._check_finite()
+            if self._counters.began >= 0:
+                with span("publish"):
+                    self._move_targets()
+                    rollout.publish(learner.publish(learner.num_updates))
+        self._check_finite()
+        return {
+            **learner.metrics.means(),
+            **learner.hyper.reported(),
+            "num_updates": float(learner.num_updates),
+            "replay_size": float(len(self._replay.buffer)),
+        }
+
+    def _num_due(self) -> int:
+        """Updates to make now."""
+        config, rollout, counters = self._config, self._rollout, self._counters
+        collected = rollout.num_transitions
+        if counters.began < 0:
+            is_collecting = collected - counters.empty_at < config.first_learned
+            if is_collecting or len(self._replay.buffer) < config.batch_size:
+                return 0
+            # The transition that learning waited for is the first.
+            self._counters = counters = dataclasses.replace(counters, began=collected - 1, done=0)
+        due = int(config.update_to_data * (collected - counters.began)) - counters.done
+        allowed = rollout.updates_allowed()
+        if allowed is not None and collected < config.total_timesteps:
+            due = min(due, allowed)
+        return max(0, due)
+
+    def _learn(self, due: int) -> None:
+        """Make so many updates, with batches that are drawn as many at a time as may be."""
+        replay, learner = self._replay, self._learner
+        for first in range(0, due, replay.max_drawn):
+            count = min(due - first, replay.max_drawn)
+            batches, index = replay.draw(count)
+            self._indices.extend(index.copy().reshape(count, -1))
+            for batch in batches:
+                with span("update"):
+                    td_error = learner.update(batch)
+                if replay.by_priority:
+                    self._update_priorities(index, td_error)
+        if due:
+            done = self._counters.done + due
+            self._counters = dataclasses.replace(self._counters, done=done)
+
+    def _update_priorities(self, index: Array, td_error: Any) -> None:
+        if td_error is None:
+            raise ConfigError(
+                f"`replay` '{self._config.replay}' draws by TD error, and the updates of "
+                f"'{self._algorithm.name}' give none: return `metrics, td_error`, or choose another"
+            )
+        with span("update_priorities"):
+            try:
+                self._replay.buffer.update_weights(index, td_error.cpu().numpy())
+            except ReplayError:
+                self._check_finite()  # an error that is NaN has a cause
+                raise
+
+    def _move_targets(self) -> None:
+        algorithm = self._algorithm
+        if algorithm.move_targets is None:
+            return
+        interval = getattr(self._config, algorithm.target_interval)
+        moves = self._rollout.num_transitions // interval
+        if moves > self.num_moves:
+            # Several that fall into one round are one: what they move towards is the same.
+            count, self.num_moves = moves - self.num_moves, moves
+            algorithm.move_targets(self._learner.state, count, self._learner.hyper.tensors)
+
+    def _check_finite(self) -> None:
+        """Look through the updates since the last look.
+
+        Raises:
+            NonFiniteUpdate: one was not finite.
+        """
+        learner = self._learner
+        bad = learner.metrics.first_bad()
+        if bad is None and self._indices:
+            broken = learner.non_finite()
+            bad = (learner.num_updates, broken) if broken else None
+        if bad is not None:
+            number, names = bad
+            index = self._indices[number - 1 - (learner.num_updates - len(self._indices))]
+            number -= self._iteration_began
+            raise NonFiniteUpdate(names, number, self._replay.kept(index))
+        self._indices.clear()
+        learner.metrics.fold()

@@ -1,0 +1,245 @@
+"""On-policy algorithms: collect → prepare → update → publish → report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotloop.errors import ConfigError, NonFiniteUpdate
+from hotloop.learner import Learner, Normalizer, UpdateRule
+from hotloop.ops import explained_variance
+from hotloop.ops.schedules import as_schedule
+from hotloop.policies import ActingPolicy
+from hotloop.rollouts import CollectionOptions, Schedule, environment_weights, to_batch
+from hotloop.runs import Result
+from hotloop.timing import span
+from hotloop.training.algorithm import Algorithm, acting, joined_arrays
+from hotloop.training.position import Position
+from hotloop.training.train import Training
+from hotloop.types import Array, Fragment
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicy(Algorithm):
+    """An algorithm that learns from what its policy has just done.
+
+    Attributes:
+        prepare: `prepare(fragment, hyper, config)` gives a NamedTuple of arrays, (T, N, …), with
+            `hyper` as floats: what is learned from a fragment. Rewards are normalized already where
+            that is asked for. `obs` is scaled as the policy saw it. A field `weight` is filled in,
+            (B,), where environments took different numbers of steps.
+        update: `update(state, batch, noise, hyper, *, nets, config)` makes a step in place, with
+            the rows of a minibatch as tensors, (B, …), and gives metrics, 0-d tensors by name.
+        active: the state's field, bool, 0-d, that an update turns False where those that follow in
+            this iteration are to change nothing; None: there is none.
+    """
+
+    prepare: Callable[..., Any] | None = None
+    update: Callable[..., Any] | None = None
+    active: str | None = None
+
+    def _functions(self) -> tuple[str, ...]:
+        return ("prepare", "update")
+
+    @property
+    def uneven(self) -> Schedule:
+        """See `Algorithm`."""
+        return "variable"
+
+    def collection_options(self, config: Any) -> CollectionOptions:
+        """See `Algorithm`."""
+        return CollectionOptions(
+            num_steps=config.num_steps,
+            seed=config.seed,
+            schedule=config.schedule,
+            overlap=config.overlap,
+        )
+
+    def run(self, training: Training) -> Result:
+        """See `Algorithm`."""
+        config, envs, resumed = training.config, training.envs, training.resumed
+        gamma = as_schedule(config.gamma)
+        with span("make_learner"):
+            nets = self.networks(config, envs, training.device)
+            network = acting(nets).network
+            assert self.update is not None
+            learner = self.make_learner(
+                config,
+                nets,
+                [UpdateRule(function=partial(self.update, nets=nets, config=config))],
+                device=training.device,
+                stream=1,
+                num_batches=config.num_updates,
+                batch_size=config.minibatch_size,
+            )
+            normalizer = Normalizer(
+                envs.obs_spec.shape,
+                envs.num_envs,
+                normalize_obs=config.normalize_obs,
+                normalize_reward=config.normalize_reward,
+                clip_obs=config.clip_obs,
+                clip_reward=config.clip_reward,
+                gamma=gamma(0.0),
+            )
+            policy = ActingPolicy(network, learner.publish(0, normalizer.obs_scale))
+            rollout = training.rollout(policy)
+        iteration, restarted_envs = 0, []
+        if resumed is not None:
+            iteration = resumed.position.iteration
+            learner.load(resumed.arrays, resumed.position.random, resumed.position.num_updates)
+            normalizer.load(resumed.arrays)
+            rollout.publish(learner.publish(iteration, resumed.checkpoint.snapshot.obs_scale))
+            restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
+            normalizer.restart(restarted_envs)
+
+        wants_to_stop = training.begin(learner, restarted_envs)
+        while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
+            iteration += 1
+            progress = rollout.num_transitions / config.total_timesteps
+            learner.hyper.set(progress)
+            normalizer.gamma = gamma(progress)
+            with span("collect"):
+                fragments = rollout.collect()
+            with span("prepare"):
+                for fragment in fragments:
+                    normalizer.update(fragment)
+                batch = self._batch(fragments, normalizer, policy, learner, config)
+            with span("update"):
+                metrics = self._learn(batch, learner, config)
+            with span("publish"):
+                snapshot = learner.publish(iteration, normalizer.obs_scale)
+                rollout.publish(snapshot)
+                state = rollout.state()
+                parts = (learner.kept_state(), normalizer.to_arrays().copy, state.to_arrays)
+                position = Position(
+                    timesteps=state.num_transitions,
+                    iteration=iteration,
+                    num_updates=learner.num_updates,
+                    random=learner.random_state(),
+                    rollout=state.position(),
+                )
+            wants_to_stop = training.end_iteration(
+                position,
+                network=network,
+                snapshot=learner.kept(snapshot),
+                arrays=partial(joined_arrays, parts),
+                metrics=metrics,
+                rollout=rollout,
+            )
+        return training.result(policy, learner, is_stopped=wants_to_stop)
+
+    def _batch(
+        self,
+        fragments: Sequence[Fragment],
+        normalizer: Normalizer,
+        policy: ActingPolicy,
+        learner: Learner,
+        config: Any,
+    ) -> Any:
+        """What is learned from fragments, as tensors on the device, (Σ T·N, …)."""
+        assert self.prepare is not None
+        prepared = []
+        for fragment in fragments:
+            # Not in place: the next fragment is written to where this one's rewards are.
+            scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
+            prepared.append(self.prepare(scaled, learner.hyper.floats, config))
+        kind = type(prepared[0])
+        given = [{name: x for name, x in one._asdict().items() if x is not None} for one in prepared]
+        fields = to_batch(fragments, given, learner.rng)
+        if "obs" in fields:
+            fields["obs"] = policy.scaled(fields["obs"])
+        if config.schedule == "variable":
+            if "weight" not in kind._fields:
+                raise ConfigError(
+                    f"`schedule` 'variable' weighs rows, and the batch of '{self.name}' has no "
+                    "`weight`: add the field and multiply the loss of each row by it, or choose "
+                    "'barrier'"
+                )
+            fields["weight"] = environment_weights(fragments)
+        tensors = {name: torch.from_numpy(x).to(learner.device) for name, x in fields.items()}
+        return kind(**tensors)
+
+    def _learn(self, batch: Any, learner: Learner, config: Any) -> dict[str, float]:
+        """All passes over a batch.
+
+        Returns:
+            The update's metrics, each the mean over the minibatches whose step counted;
+            `num_updates`, how many did; what of `Hyper` has a schedule; `explained_variance`, of
+            algorithms with a value.
+
+        Raises:
+            NonFiniteUpdate: a metric or the state was NaN or infinite.
+        """
+        active = None if self.active is None else getattr(learner.state, self.active)
+        if active is not None:
+            active.fill_(True)
+        learner.metrics.clear()
+        counted: list[Tensor] = []
+        orders: list[Tensor] = []
+        for _ in range(config.update_epochs):
+            # One gather a pass; its minibatches are then views.
+            order = torch.from_numpy(learner.rng.permutation(config.batch_size))
+            orders.append(order.to(learner.device))
+            passes = [
+                None
+                if x is None
+                else x.index_select(0, orders[-1]).split(config.minibatch_size)
+                for x in batch
+            ]
+            for k in range(config.num_minibatches):
+                with span("minibatch"):
+                    learner.update(type(batch)(*(None if x is None else x[k] for x in passes)))
+                if active is not None:
+                    counted.append(active.clone())
+            # The one synchronisation of a pass, and only where updates may end.
+            if active is not None and not active.item():
+                break
+        names, rows = learner.metrics.pop()
+        taken = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        if counted:
+            taken = torch.stack(counted)
+        # A minibatch that does not count may have an infinite loss: it changed nothing.
+        bad = taken[:, None] & ~rows.isfinite()
+        broken = learner.non_finite()
+        if bad.any() or broken:
+            raise _non_finite(bad, names, broken, batch, torch.cat(orders), config.minibatch_size)
+        rows = rows[taken]
+        metrics = dict(zip(names, rows.mean(0).tolist(), strict=True))
+        metrics |= {"num_updates": float(len(rows)), **learner.hyper.reported()}
+        if "value" in batch._fields and "returns" in batch._fields:
+            value, returns = batch.value.cpu().numpy(), batch.returns.cpu().numpy()
+            metrics["explained_variance"] = explained_variance(value, returns)
+        return metrics
+
+
+def _non_finite(
+    bad: Tensor,
+    names: Sequence[str],
+    broken: Sequence[str],
+    batch: Any,
+    order: Tensor,
+    size: int,
+) -> NonFiniteUpdate:
+    """Find the first update that was not finite: the last one, if no metric has seen it yet.
+
+    Args:
+        bad: bool, (updates, M).
+        names: of the metrics, M.
+        broken: parts of the state that are not finite.
+        batch: all rows.
+        order: of the rows in the minibatches, one pass after the other.
+        size: of a minibatch.
+    """
+    update = int(bad.any(1).int().argmax()) if bad.any() else len(bad) - 1
+    found = [name for name, is_bad in zip(names, bad[update].tolist(), strict=True) if is_bad]
+    index = order[update * size : (update + 1) * size]
+    rows: dict[str, Array] = {
+        name: x[index].cpu().numpy() for name, x in batch._asdict().items() if x is not None
+    }
+    return NonFiniteUpdate(found or list(broken), update + 1, rows)

@@ -1,0 +1,375 @@
+"""Groups of options that an algorithm's Config is composed of.
+
+A Config lists the groups that it needs side by side, and adds its own options:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(
+        OnPolicyOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions
+    ):
+        learning_rate: ScheduledPositive = linear(1e-3, 0.0)
+
+They are mixins and not attributes, so that options stay flat: `Config(eval_interval=1000)`,
+`--eval-interval 1000` and one JSON object, never `config.eval.interval`; and every group derives
+from `Options` alone. Where two groups have one option, the default of the one that is listed first
+counts, so RunOptions stand last; help shows the groups from the last to the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from hotloop.errors import ConfigError
+from hotloop.importing import name_of
+from hotloop.ops.schedules import as_schedule
+from hotloop.rollouts import NUM_SLOTS
+from hotloop.training.options.base import Options
+from hotloop.training.options.constraints import (
+    INTEGER,
+    MAY_CHANGE,
+    NOT_NEGATIVE,
+    Count,
+    Device,
+    Hint,
+    Importable,
+    JsonObject,
+    Natural,
+    NotNegative,
+    Positive,
+    ScheduledFraction,
+    Seed,
+    Sizes,
+    Trackers,
+)
+
+if TYPE_CHECKING:
+    from hotloop.replay import Sampler
+
+_BY_PRIORITY = ("prioritized", "rank")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    """What is trained on, for how long, and on which machine."""
+
+    env_id: str = "CartPole-v1"
+    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`."""
+    env_kwargs: JsonObject = field(default_factory=dict)
+    """Passed to the environment, as JSON on the command line: '{"g": 1.62}'."""
+    total_timesteps: Annotated[Count, MAY_CHANGE] = 200_000
+    """Transitions to collect, over all environments; rounded up to whole iterations."""
+    seed: Seed = 1
+    """Of environments, networks, actions and minibatches: the same seed gives the same weights."""
+    num_envs: Count = 8
+    """N, environments side by side."""
+    torch_threads: Count = 1
+    """Cores for the update; tiny networks are slower on two than on one."""
+    device: Annotated[Device, MAY_CHANGE] = "auto"
+    """Where networks are updated: auto, cpu, cuda or cuda:0, cuda:1, …"""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Run the updates as compiled graphs, several times as fast once they are compiled; auto: where
+    the run is long enough to gain by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(Options):
+    """Processes that step the environments."""
+
+    workers: Natural | Literal["auto"] = 0
+    """Processes that step the environments; 0: the learner's own. auto: measured, then chosen."""
+    envs_per_worker: Count | None = None
+    """Environments of each worker, which makes N; None: `num_envs` are shared out evenly."""
+    backend: Annotated[Literal["processes", "inline"], MAY_CHANGE] = "processes"
+    """Where workers run. inline: here, one after another, with the same results as processes."""
+    step_timeout_s: Annotated[Positive | None, MAY_CHANGE] = 300.0
+    """Workers: seconds that a step or a reset may take before the worker is replaced; None: any."""
+    max_failures: Annotated[Natural, MAY_CHANGE] = 100
+    """Workers: environments that fail and workers that die are replaced so often in a run."""
+
+    def check(self) -> None:
+        """Refuse environments that can't be shared out evenly."""
+        if self.workers in (0, "auto"):
+            if self.envs_per_worker is not None:
+                raise ConfigError("`envs_per_worker` needs `workers`: say how many there are")
+        elif self.total_envs % self.num_groups:
+            raise ConfigError(
+                f"`num_envs` = {self.num_envs} can't be shared out evenly among {self.workers} "
+                "workers: set `envs_per_worker`"
+            )
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether environments are stepped in processes of their own."""
+        return self.workers != 0 and self.backend == "processes"
+
+    @property
+    def num_groups(self) -> int:
+        """Groups in which environments are acted for: one for each worker."""
+        return self.workers if isinstance(self.workers, int) and self.workers > 0 else 1
+
+    @property
+    def total_envs(self) -> int:
+        """N, environments over all workers."""
+        each = self.envs_per_worker
+        return self.num_envs if each is None else self.num_groups * each
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(Options):
+    """Evaluations during the run."""
+
+    eval_interval: Annotated[Count | None, MAY_CHANGE] = None
+    """Evaluate after every so many transitions, and keep the best checkpoint; None: never."""
+    eval_episodes: Annotated[Count, MAY_CHANGE] = 10
+    """Episodes of an evaluation, in environments of its own; always the same ones."""
+    eval_videos: Annotated[bool, MAY_CHANGE] = False
+    """Film the first episode of each evaluation, into <run>/videos."""
+
+    def check(self) -> None:
+        """Refuse films of evaluations that there are not."""
+        if self.eval_videos and self.eval_interval is None:
+            raise ConfigError("`eval_videos` films evaluations: set `eval_interval` too")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveOptions(Options):
+    """What is kept of the run, and where."""
+
+    checkpoint_interval: Annotated[Count, MAY_CHANGE] = 50_000
+    """Save a checkpoint after every so many transitions; the last one is always saved."""
+    keep_checkpoints: Annotated[Natural, MAY_CHANGE] = 3
+    """How many checkpoints to keep besides the last and the best."""
+    track: Annotated[Trackers, MAY_CHANGE] = ()
+    """Log metrics there too."""
+    runs_dir: Annotated[str, MAY_CHANGE] = "runs"
+    """Where run directories are made."""
+    run_dir: Annotated[str | None, MAY_CHANGE] = None
+    """This run's directory, which must not exist; None: <runs-dir>/<env>__<algorithm>__…"""
+
+    def check(self) -> None:
+        """Refuse a directory without a name."""
+        if self.run_dir == "":
+            raise ConfigError("`run_dir` must be the path of a new directory, got ''")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(Options):
+    """The networks' layers, or networks of one's own."""
+
+    hidden_sizes: Sizes = (64, 64)
+    """Widths of the hidden layers."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """After each hidden layer."""
+    network: Importable | None = None
+    """A network of your own instead, `module:Class`, or what makes it; it acts through torch."""
+
+    layer_options: ClassVar[tuple[str, ...]] = ("hidden_sizes", "activation")
+    """Options that a network of one's own takes no notice of."""
+
+    def check(self) -> None:
+        """Refuse layers for a network that has its own."""
+        if self.network is None:
+            return
+        defaults = {one.name: one.default for one in fields(self)}
+        given = {name: getattr(self, name) for name in self.layer_options}
+        given["hidden_sizes"] = tuple(self.hidden_sizes)
+        if any(value != defaults[name] for name, value in given.items()):
+            *first, last = (f"`{name}`" for name in given)
+            network = self.network if isinstance(self.network, str) else name_of(self.network)
+            raise ConfigError(
+                f"`network` ({network}) has layers of its own: leave {', '.join(first)} and {last} "
+                "out, or leave `network` out"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyOptions(Options):
+    """Learning from what the policy does now."""
+
+    num_steps: Count = 128
+    """T, steps of each environment between two updates."""
+    update_epochs: Count = 1
+    """Passes over each fragment."""
+    num_minibatches: Count = 1
+    """Minibatches a pass; must divide N × num_steps."""
+    gamma: ScheduledFraction = 0.99
+    """Discount γ."""
+    normalize_obs: bool = False
+    """Give the networks observations of mean 0 and standard deviation 1, as seen so far."""
+    normalize_reward: bool = False
+    """Scale rewards so that returns have standard deviation 1, as seen so far."""
+    clip_obs: Positive | None = None
+    """Bound on the (normalised) observations' magnitude; None: none. 10 is usual."""
+    clip_reward: Positive | None = None
+    """Bound on the (normalised) rewards' magnitude; None: none. 10 is usual."""
+    schedule: Annotated[
+        Literal["barrier", "variable"],
+        Hint("'async' is for algorithms that learn from replay"),
+    ] = "barrier"
+    """barrier: T steps of each environment, then an update. variable, with workers: an update as
+    soon as there are as many steps in all, of each environment as many as it has made, weighted."""
+    overlap: bool = False
+    """With workers: collect the next fragment while learning from this one, with the policy as it
+    was before."""
+
+    def check(self) -> None:
+        """Refuse uneven minibatches, and schedules that need workers without any."""
+        if self.batch_size % self.num_minibatches:
+            divisors = (n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0)
+            near = min(divisors, key=lambda n: abs(n - self.num_minibatches))
+            raise ConfigError(
+                f"`num_minibatches` must divide num_envs × num_steps = {self.total_envs} × "
+                f"{self.num_steps} = {self.batch_size}, got {self.num_minibatches}: {near} does"
+            )
+        if not self.has_workers and (self.schedule != "barrier" or self.overlap):
+            what = "`overlap`" if self.overlap else "`schedule` 'variable'"
+            raise ConfigError(f"{what} needs workers of their own: set `workers` too")
+
+    @property
+    def batch_size(self) -> int:
+        """Transitions in one fragment, T × N."""
+        return self.num_steps * self.total_envs
+
+    @property
+    def minibatch_size(self) -> int:
+        """B, transitions in one gradient step."""
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_updates(self) -> int:
+        """Gradient steps in the whole run."""
+        num_iterations = -(-self.total_timesteps // self.batch_size)
+        return num_iterations * self.update_epochs * self.num_minibatches
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(Options):
+    """Learning from a replay buffer."""
+
+    num_envs: Count = 1
+    """N, environments side by side."""
+    batch_size: Count = 256
+    """B, transitions in one update."""
+    buffer_size: Count = 1_000_000
+    """Transitions that are kept; then each new one replaces the oldest."""
+    learning_starts: Annotated[int, INTEGER, NOT_NEGATIVE] = 5_000
+    """Transitions to collect before the first update; never fewer than a batch."""
+    train_frequency: Count = 1
+    """Steps of each environment between two rounds of updates."""
+    update_to_data: Positive = 1.0
+    """Updates for each transition collected since learning began."""
+    gamma: ScheduledFraction = 0.99
+    """Discount γ."""
+    n_step: Count = 1
+    """n: rewards of so many steps before the value of what follows."""
+    replay: Literal["uniform", "proportional", "prioritized", "rank"] = "uniform"
+    """How batches are drawn: uniformly; in proportion to the return that a transition's episode
+    earned; or by TD error (Schaul et al. 2016), its value (prioritized) or its rank."""
+    replay_alpha: NotNegative | None = None
+    """prioritized, rank: how much priorities count; None: 0.6, 0.7."""
+    replay_beta: NotNegative | None = None
+    """prioritized, rank: β of the importance weights at first, 1 in the end; None: 0.4, 0.5."""
+    replay_weight_from: Literal["episode_return", "return_so_far", "return_to_go"] | None = None
+    """proportional: which return; None: the episode's whole one."""
+    replay_shift: float | None = None
+    """proportional: added to all returns; None: as much as makes the least one 0."""
+    replay_replacement: bool | None = None
+    """uniform, proportional: may one batch hold a transition twice; None: yes, no."""
+    save_replay: Annotated[bool, MAY_CHANGE] = False
+    """Keep the buffer with the last checkpoint: a resumed run then ends with the same weights."""
+    schedule: Annotated[
+        Literal["barrier", "async"],
+        Hint("'variable' is for algorithms that learn from what the policy does now"),
+    ] = "barrier"
+    """barrier: every environment steps, then the updates that are due. async, with workers: updates
+    as transitions come in, first ready first."""
+    fragment_steps: Count = 64
+    """async: steps that a worker may be ahead of what was learned from, two times over."""
+    max_policy_age: Count = 1_000
+    """async: updates between the policy that acted and the newest; learning waits rather than let a
+    transition become older."""
+    report_interval: Annotated[Count, MAY_CHANGE] = 1_000
+    """Transitions between two lines of metrics, in whole rounds."""
+
+    def check(self) -> None:
+        """Refuse buffers, schedules and ways of drawing that contradict each other."""
+        if not getattr(self, "hidden_sizes", True):
+            raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
+        if self.learning_starts >= self.total_timesteps:
+            raise ConfigError(
+                "`learning_starts` must be less than `total_timesteps`, or nothing is learned, "
+                f"got {self.learning_starts:,} of {self.total_timesteps:,}: lower the one or raise "
+                "the other"
+            )
+        if self.buffer_size < self.batch_size:
+            raise ConfigError(
+                f"`buffer_size` must hold a batch, `batch_size` = {self.batch_size}, got "
+                f"{self.buffer_size}: raise it"
+            )
+        if self.update_to_data > 10_000:
+            raise ConfigError(
+                f"`update_to_data` must be at most 10,000, got {self.update_to_data}: 1 is usual, "
+                "20 is much"
+            )
+        if self.n_step > 1 and not as_schedule(self.gamma).is_constant:
+            raise ConfigError(
+                f"`gamma` must be a number where `n_step` = {self.n_step}, got {self.gamma}: the "
+                "buffer sums rewards with one γ; leave one of them out"
+            )
+        if self.schedule == "async" and not self.has_workers:
+            raise ConfigError("`schedule` 'async' needs workers of their own: set `workers` too")
+        if self.schedule == "async" and self.most_ahead < NUM_SLOTS:
+            raise ConfigError(
+                f"`max_policy_age` = {self.max_policy_age} is too few for {self.total_envs} "
+                f"environments and {self.update_to_data:g} updates for each step: learning "
+                f"from {NUM_SLOTS} steps of each takes more; raise it, or use fewer environments"
+            )
+        for name, kinds in (
+            ("replay_alpha", _BY_PRIORITY),
+            ("replay_beta", _BY_PRIORITY),
+            ("replay_weight_from", ("proportional",)),
+            ("replay_shift", ("proportional",)),
+            ("replay_replacement", ("uniform", "proportional")),
+        ):
+            if getattr(self, name) is not None and self.replay not in kinds:
+                raise ConfigError(
+                    f"`{name}` belongs to `replay` {' or '.join(kinds)}, got {self.replay}: leave "
+                    "one of them out"
+                )
+        self.sampler()
+
+    @property
+    def first_learned(self) -> int:
+        """The transition that learning waits for: there must be a batch, too."""
+        return max(self.learning_starts, self.batch_size)
+
+    @property
+    def planned_updates(self) -> int:
+        """Updates in the whole run, about: what β and the choice to compile go by."""
+        return max(1, int(self.update_to_data * (self.total_timesteps - self.first_learned)))
+
+    @property
+    def most_ahead(self) -> int:
+        """async: steps that all environments may be ahead, lest learning from them take so many
+        updates that the last ones are too old."""
+        return int(self.max_policy_age / (self.total_envs * self.update_to_data))
+
+    def random_steps(self) -> int:
+        """Return the steps of each environment before learning begins."""
+        return -(-self.first_learned // self.total_envs)
+
+    def sampler(self) -> Sampler:
+        """Return how batches are drawn."""
+        from hotloop.replay import Prioritized, Proportional, RankBased, Uniform
+
+        given: dict[str, Any] = {
+            name: getattr(self, f"replay_{name}")
+            for name in ("alpha", "beta", "shift", "replacement")
+            if getattr(self, f"replay_{name}") is not None
+        }
+        if self.replay == "uniform":
+            return Uniform(**given)
+        if self.replay == "proportional":
+            return Proportional(**{"replacement": False, **given})
+        kind = Prioritized if self.replay == "prioritized" else RankBased
+        return kind(beta_samples=self.planned_updates, **given)

@@ -1,0 +1,70 @@
+"""Configurations as `config.json` holds them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from hotloop.errors import ConfigError
+from hotloop.importing import name_of
+from hotloop.ops.schedules import as_schedule
+from hotloop.training.options.base import Options
+from hotloop.training.options.constraints import may_change, scheduled
+
+AnyConfig = TypeVar("AnyConfig", bound=Options)
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """Return a configuration as JSON holds it.
+
+    Schedules are a number or a text, classes and functions `module:name`, tuples lists.
+    """
+    options = {field.name: getattr(config, field.name) for field in fields(config)}
+    for name in scheduled(type(config)):
+        if options[name] is not None:
+            schedule = as_schedule(options[name])
+            options[name] = schedule(0.0) if schedule.is_constant else str(schedule)
+    return json.loads(json.dumps(options, default=name_of))
+
+
+def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyConfig:
+    """Return a configuration that `to_json` made, made again.
+
+    Raises:
+        ConfigError: it has an option that this version does not know, or a value that is wrong.
+        UnknownNameError: a schedule is a function that can't be imported by its name.
+    """
+    known = {field.name for field in fields(config_class)}  # pyright: ignore[reportArgumentType]
+    unknown = sorted(set(stored) - known)
+    if unknown:
+        raise ConfigError(
+            f"config.json has options that this version of hotloop does not know "
+            f"({', '.join(unknown)}): resume with the version that it names"
+        )
+    tuples = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
+    config = config_class(**{**stored, **tuples})
+    schedules = {
+        name: as_schedule(getattr(config, name))
+        for name in scheduled(config_class)
+        if isinstance(getattr(config, name), str)
+    }
+    return replace(config, **schedules)  # pyright: ignore[reportArgumentType]
+
+
+def changed_fields(config: Any, stored: dict[str, Any]) -> list[str]:
+    """Return the options that a resumed run may not change, and that differ.
+
+    Args:
+        config: the configuration to go on with.
+        stored: the one that the run was started with, from `to_json`.
+
+    Returns:
+        One `name: stored → new` for each.
+    """
+    may = may_change(type(config))
+    return [
+        f"{name}: {stored[name]} → {value}"
+        for name, value in to_json(config).items()
+        if name not in may and name in stored and stored[name] != value
+    ]

@@ -1,0 +1,198 @@
+"""A training's replay buffer: fragments in, batches of tensors on the device out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotloop.ops.schedules import as_schedule
+from hotloop.replay import Batch as Drawn
+from hotloop.replay import Proportional, ReplayBuffer, Uniform
+from hotloop.rollouts import Environments
+from hotloop.training.worker_weights import WorkerWeights
+from hotloop.types import Array, Fragment
+
+# Updates whose batches are drawn in one call: it saves a few µs each, and more would leave the
+# cache before they are used.
+MAX_DRAWN = 8
+_WORKERS = "worker_weights"
+
+
+class Batch(NamedTuple):
+    """Transitions that one update learns from.
+
+    Attributes:
+        obs: (B, *obs_shape).
+        action: (B, *action_shape), as the environment took it.
+        reward: float32, (B,), of n steps.
+        next_obs: (B, *obs_shape), n steps later, the true successor.
+        discount: float32, (B,): 0 where the episode terminated, else 1, or γⁿ of n > 1 steps: the
+            target is `reward + γ · discount · V(next_obs)` with the γ of `step_gamma`, and
+            truncation does not stop the bootstrap.
+        importance: float32, (B,), by which the critics' losses are weighed; 1 where batches are not
+            drawn by priorities and all workers are equally fast.
+        weight: float32, (B,), by which the policy's loss is weighed, so that slow workers count as
+            much as fast ones, 1 on average; None: all the same.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    next_obs: Tensor
+    discount: Tensor
+    importance: Tensor
+    weight: Tensor | None = None
+
+
+class Replay:
+    """The buffer of a run, and who wrote what of it.
+
+    Args:
+        config: the run's.
+        envs: whose transitions it holds.
+        device: where batches are wanted.
+
+    Attributes:
+        buffer: the transitions.
+        max_drawn: batches that may be drawn in one call.
+        by_priority: whether it draws by TD error.
+    """
+
+    def __init__(self, config: Any, envs: Environments, device: torch.device) -> None:
+        sampler, weight_from = config.sampler(), None
+        if config.replay == "proportional":
+            weight_from = config.replay_weight_from or "episode_return"
+        self.buffer = ReplayBuffer.for_env(
+            envs,
+            config.buffer_size,
+            sampler=sampler,
+            weight_from=weight_from,
+            n_step=config.n_step,
+            gamma=as_schedule(config.gamma)(0.0),
+            seed=config.seed,
+        )
+        # Priorities change with each update, and what is drawn without replacement must differ
+        # within one batch only.
+        is_free = isinstance(sampler, (Uniform, Proportional)) and sampler.replacement
+        self.max_drawn = MAX_DRAWN if is_free else 1
+        self.by_priority = config.replay in ("prioritized", "rank")
+        self._weights: WorkerWeights | None = None
+        if config.schedule == "async":
+            self._weights = WorkerWeights(config.buffer_size, config.num_groups)
+        self._is_kept = config.save_replay
+        self._batch_size = config.batch_size
+        self._num_envs = envs.num_envs
+        self._n_step = config.n_step
+        self._device = device
+        self._drawn: dict[int, tuple[Drawn, dict[str, Array], list[Batch]]] = {}
+        self._copies: dict[int, list[tuple[Tensor, Tensor]]] = {}
+
+    def store(self, fragment: Fragment) -> None:
+        """Add a fragment's transitions."""
+        flat = {
+            name: array.reshape(-1, *array.shape[2:])
+            for name, array in (
+                ("obs", fragment.obs),
+                ("action", fragment.action),
+                ("reward", fragment.reward),
+                ("next_obs", fragment.next_obs),
+                ("terminated", fragment.terminated),
+                ("truncated", fragment.truncated),
+            )
+        }
+        first = fragment.first_env
+        for env in fragment.restarted_envs:
+            self.buffer.cut(first + env)
+        env = None
+        if fragment.num_envs != self._num_envs:
+            env = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
+        valid = fragment.valid.reshape(-1)
+        before = self.buffer.num_added
+        self.buffer.extend(**flat, env=env, valid=None if valid.all() else valid)
+        if self._weights is not None:
+            worker = first // fragment.num_envs
+            self._weights.add(worker, before, self.buffer.num_added - before)
+
+    def draw(self, count: int) -> tuple[list[Batch], Array]:
+        """Draw `count` batches in one call.
+
+        Returns:
+            The batches, in memory that the next call with this count overwrites, and the numbers of
+            their transitions, (count · B,).
+        """
+        size = count * self._batch_size
+        kept = self._drawn.get(count)
+        if kept is None:
+            kept = self._drawn[count] = self._with_tensors(self.buffer.sample(size), count)
+        else:
+            self.buffer.sample(size, out=kept[0])
+        drawn, own, batches = kept
+        if self._n_step == 1:
+            np.logical_not(drawn.terminated, out=own["discount"])
+        if self._weights is not None:
+            own["weight"][:] = self._weights.weights(drawn.index)
+            if _has_importance(drawn):
+                np.multiply(own["weight"], drawn.importance, out=own["importance"])
+            else:
+                own["importance"][:] = own["weight"]
+        for there, here in self._copies[count]:
+            there.copy_(here)
+        return batches, drawn.index
+
+    def kept(self, index: Array) -> dict[str, Array]:
+        """Return those of some transitions that are still there, by field."""
+        present = index[index >= self.buffer.num_added - len(self.buffer)]
+        batch = self.buffer.get(present) if len(present) else {}
+        return {name: batch[name] for name in batch}
+
+    def to_arrays(self) -> dict[str, Array]:
+        """For a checkpoint that the buffer is kept with."""
+        if self._weights is None or not self._is_kept:
+            return {}
+        return {_WORKERS: self._weights.to_array()}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """The inverse of `to_arrays`."""
+        if self._weights is not None and _WORKERS in arrays:
+            self._weights.load(arrays[_WORKERS])
+
+    def _with_tensors(
+        self, drawn: Drawn, count: int
+    ) -> tuple[Drawn, dict[str, Array], list[Batch]]:
+        """Tensors of what was drawn, and of arrays of our own that are filled with each draw."""
+        discount = np.empty(len(drawn), np.float32) if self._n_step == 1 else drawn.discount
+        if self._weights is None and _has_importance(drawn):
+            importance = drawn.importance
+        else:
+            importance = np.ones(len(drawn), np.float32)
+        fields = {
+            "obs": drawn.obs,
+            "action": drawn.action,
+            "reward": drawn.reward,
+            "next_obs": drawn.next_obs,
+            "discount": discount,
+            "importance": importance,
+        }
+        if self._weights is not None:
+            fields["weight"] = np.ones(len(drawn), np.float32)
+        here = {name: torch.from_numpy(x) for name, x in fields.items()}
+        there = {name: x.to(self._device) for name, x in here.items()}
+        self._copies[count] = [(there[x], here[x]) for x in here if there[x] is not here[x]]
+        batches = [
+            Batch(*parts) for parts in zip(*(x.chunk(count) for x in there.values()), strict=True)
+        ]
+        return drawn, fields, batches
+
+
+def step_gamma(config: Any) -> Any:
+    """Return the γ that an update's `Hyper` has: of one step, or 1 where the buffer's batches hold
+    γⁿ already."""
+    return config.gamma if config.n_step == 1 else 1.0
+
+
+def _has_importance(drawn: Drawn) -> bool:
+    return "importance" in drawn.keys()  # noqa: SIM118  (its items are attributes)

@@ -1,0 +1,146 @@
+"""Going on with a run: its directory reopened, checked against the configuration, cut back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hotloop.errors import CheckpointError, ConfigError
+from hotloop.policies import Network
+from hotloop.runs import Checkpoint, RunDirectory
+from hotloop.training.options import RunOptions, changed_fields
+from hotloop.training.position import Position
+from hotloop.types import Array
+
+AnyConfig = TypeVar("AnyConfig", bound=RunOptions)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A checkpoint that a run goes on from.
+
+    Attributes:
+        checkpoint: as it was read.
+        position: what its state says.
+    """
+
+    checkpoint: Checkpoint
+    position: Position
+
+    @cached_property
+    def arrays(self) -> Mapping[str, Array]:
+        """What the learner, its normalizer and its rollout need to go on."""
+        return self.checkpoint.arrays()
+
+
+def reopen(
+    config: AnyConfig, path: Path, *, algorithm: str, env: str
+) -> tuple[RunDirectory, AnyConfig, Resumed | None]:
+    """Open a run to go on with it.
+
+    Args:
+        config: the configuration to go on with.
+        path: a run directory, or a checkpoint in one.
+        algorithm: by its reference, see `hotloop.algorithms.find`.
+        env: the environment's name.
+
+    Returns:
+        The directory, locked; the configuration with what was chosen for it; the checkpoint to go
+        on from, None where the run was killed before it saved one.
+
+    Raises:
+        ConfigError: it is a run of another algorithm, is finished, or had another configuration.
+        CheckpointError: it is a run in another environment, or its checkpoint is damaged.
+        RunDirectoryError: there is none, or it is in use.
+    """
+    folder, name = path, "last"
+    if path.parent.name == "checkpoints" and not (path / "config.json").is_file():
+        folder, name = path.parent.parent, path.name
+    run = RunDirectory.open(folder)
+    stored = run.config
+    if stored["algorithm"] != algorithm:
+        raise ConfigError(
+            f"{folder} is a run of {stored['algorithm']}, got {algorithm}: resume it with "
+            f"`hotloop resume {folder}`"
+        )
+    if stored["env_id"] != env:
+        raise CheckpointError(
+            f"{folder} is a run on '{stored['env_id']}', got '{env}': resume it with that "
+            "environment, or train anew"
+        )
+    choice = run.choice
+    if choice is not None:
+        asked = choice["asked"]
+        if all(getattr(config, name) == value for name, value in asked.items()):
+            config = dataclasses.replace(config, **choice["chosen"])
+    changed = changed_fields(config, stored["config"])
+    if changed:
+        raise ConfigError(
+            f"{folder} can only be resumed with the configuration that it was started with, got "
+            f"{'; '.join(changed)}: leave these as they were, or train anew"
+        )
+    run.lock()
+    try:
+        resumed = None
+        if name != "last" or run.checkpoints.names():  # else it was killed before it saved one
+            checkpoint = run.checkpoints.load(name)
+            resumed = Resumed(checkpoint, Position.from_json(checkpoint.state))
+            if resumed.position.timesteps >= config.total_timesteps:
+                raise ConfigError(
+                    f"{folder} is finished: it has {resumed.position.timesteps:,} of "
+                    f"{config.total_timesteps:,} steps; ask for more with a larger "
+                    "`total_timesteps`, or train anew"
+                )
+    except BaseException:
+        run.close()
+        raise
+    return run, config, resumed
+
+
+def cut_back(run: RunDirectory, config: Any, resumed: Resumed | None, best: int | None) -> None:
+    """Make the checkpoint that is gone on from the last thing that happened.
+
+    Args:
+        run: its directory.
+        config: as JSON holds it, the new one.
+        resumed: None where the run was killed before it saved a checkpoint.
+        best: the step of the best checkpoint until then; None for none.
+    """
+    checkpoints = run.checkpoints
+    if resumed is None:
+        checkpoints.clear()
+        run.resume(config, timesteps=0, iteration=0)
+        return
+    # In this order, so that nothing is lost by what fails or kills in between.
+    position, checkpoint = resumed.position, resumed.checkpoint
+    checkpoints.rewind(checkpoint, best=best)
+    run.resume(config, timesteps=position.timesteps, iteration=position.iteration)
+    checkpoints.remove_later(checkpoint)
+
+
+def check_network(network: Network, resumed: Resumed, path: Path) -> None:
+    """Make sure that a checkpoint is of this network.
+
+    Raises:
+        CheckpointError: it is of another one.
+    """
+    checkpoint = resumed.checkpoint
+
+    def other(what: str, theirs: Any, ours: Any) -> CheckpointError:
+        return CheckpointError(
+            f"{path}: the checkpoint's {what} is {theirs}, the run's would be {ours}: resume with "
+            "the environment and the network that it was trained with, or train anew"
+        )
+
+    for what, value in network.to_json().items():
+        if value != checkpoint.network.get(what):
+            raise other(what, checkpoint.network.get(what), value)
+    stored = {name: array.shape for name, array in checkpoint.snapshot.params.items()}
+    shapes = network.parameter_shapes()
+    for name in sorted({*stored, *shapes}):
+        if stored.get(name) != shapes.get(name):
+            raise other(f"parameter `{name}`", stored.get(name), shapes.get(name))

@@ -1,0 +1,128 @@
+"""Options of `hotloop train` and `hotloop resume`, with an algorithm of one's own."""
+
+import json
+import sys
+
+import pytest
+
+from hotloop.algorithms import find
+from hotloop.cli.resume import run as resume
+from hotloop.cli.train import parse
+from hotloop.cli.train import run as train
+from hotloop.errors import ConfigError, UnknownNameError
+from hotloop.ops.schedules import linear
+from hotloop.training.options import to_json
+from tests.cli.own_algorithm import Called, Config
+
+OWN = "tests.cli.own_algorithm:algorithm"
+
+
+def parsed(*args):
+    return parse(Config, list(args), prog="hotloop train own")
+
+
+def called(command, *args):
+    """How the algorithm was called."""
+    with pytest.raises(Called) as caught:
+        command(list(args))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("args", "learning_rate"),
+    [
+        ([], linear(1e-3, 0.0)),
+        (["--learning-rate", "3e-4"], 3e-4),
+        (["--learning-rate=3e-4"], 3e-4),
+        (["--learning_rate", "linear:3e-4,0"], "linear:3e-4,0"),
+        (["--learning-rate", "cosine:3e-4,1e-5,0.5"], "cosine:3e-4,1e-5,0.5"),
+    ],
+)
+def test_schedules(args, learning_rate):
+    assert parsed(*args).learning_rate == learning_rate
+
+
+def test_options_that_may_be_none():
+    assert parsed("--target", "None").target is None
+    assert parsed("--target=-2").target == -2.0
+    assert parsed("--target", "piecewise:0=-1,1=-2").target == "piecewise:0=-1,1=-2"
+    assert parsed("--network", "nets:Net").network == "nets:Net"
+    assert parsed("--network", "None").network is None
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--learning-rate", "linaer:1,0"], "`learning_rate`: .* did you mean 'linear'"),
+        (["--learning-rate", "0"], "`learning_rate` must be positive and finite, got 0.0"),
+        (["--learning-rate", "linear:1,-1"], "must be positive and finite, got 'linear:1,-1'"),
+        (["--anneal-learning-rate"], "`--anneal-learning-rate` is gone: write `--learning-rate li"),
+        (["--no_anneal_learning_rate"], "`--no-anneal-learning-rate` is gone"),
+        (["--anneal-learning-rate=True"], "or a number to keep it"),
+    ],
+)
+def test_mistakes(args, message):
+    with pytest.raises(ConfigError, match=message):
+        parsed(*args)
+
+
+def test_help_says_what_may_be_a_schedule(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as stop:
+        train([OWN, "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert f"usage: hotloop train {OWN}" in out
+    assert "Options of an algorithm of one's own." in out
+    assert "--learning-rate FLOAT|SCHEDULE" in out
+    assert "Adam's α. (default: linear:0.001,0)" in out
+    assert "--target {None}|FLOAT|SCHEDULE" in out
+    assert "--network {None}|MODULE:NAME" in out
+    assert "Pendulum-v1 has learning_rate 0.5, seed 7" in out
+    for name in to_json(Config()):
+        assert f"--{name.replace('_', '-')}" in out
+
+
+def test_an_algorithm_of_ones_own_is_trained(capsys):
+    config = called(train, OWN, "--env-id", "Pendulum-v1", "--learning-rate", "linear:1,0").config
+    assert config == Config(env_id="Pendulum-v1", learning_rate="linear:1,0", seed=7)
+    assert capsys.readouterr().out.startswith("preset for Pendulum-v1: seed 7; options that")
+
+
+def test_an_algorithm_of_ones_own_is_resumed(tmp_path):
+    config = Config(learning_rate="linear:1,0", hidden_sizes=(8,), run_dir=str(tmp_path))
+    content = {"algorithm": OWN, "env_id": "my:Env", "network": None, "config": to_json(config)}
+    (tmp_path / "config.json").write_text(json.dumps({**content, "versions": {"hotloop": "9"}}))
+    call = called(resume, str(tmp_path), "--total-timesteps", "123", "--checkpoint", "best")
+    assert to_json(call.config) == {**to_json(config), "total_timesteps": 123}
+    assert call.config.learning_rate == linear(1.0, 0.0)
+    assert call.options["env"] == "my:Env"
+    assert call.options["resume_from"] == tmp_path / "checkpoints" / "best"
+    with pytest.raises(ConfigError, match=r"`--save-replay`: .* has no replay buffer"):
+        resume([str(tmp_path), "--save-replay"])
+    (tmp_path / "config.json").write_text(
+        json.dumps({**content, "algorithm": "zeta", "versions": {"hotloop": "9"}})
+    )
+    with pytest.raises(ConfigError, match=r"is a run of 'zeta', .* resume it with hotloop 9"):
+        resume([str(tmp_path)])
+
+
+def test_algorithms_by_name():
+    assert find(OWN) is sys.modules["tests.cli.own_algorithm"].algorithm
+    with pytest.raises(UnknownNameError, match=r"expected an algorithm \(ppo, .*mean 'ppo'"):
+        find("pop")
+    with pytest.raises(UnknownNameError, match="one of your own is named `my_module:algorithm`"):
+        find("reinforce")
+    with pytest.raises(UnknownNameError, match="has no 'algoritm'; did you mean 'algorithm'"):
+        find(OWN.replace("rithm:algorithm", "rithm:algoritm"))
+    with pytest.raises(ConfigError, match="must be an algorithm, got a type without `name`, `con"):
+        find(OWN.replace(":algorithm", ":Called"))
+
+
+def test_an_algorithm_whose_module_raises(tmp_path, monkeypatch):
+    (tmp_path / "broken_algorithm.py").write_text("x = 1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"importing it raised ZeroDivisionError: .* \(broken_algorithm.py:1\)"
+    ):
+        find("broken_algorithm:algorithm")

@@ -1,0 +1,61 @@
+import functools
+import math
+
+import pytest
+
+from hotloop.errors import ConfigError, UnknownNameError
+from hotloop.importing import describe_exception, import_object, name_of
+
+
+class Outer:
+    class Inner:
+        pass
+
+
+def find(name):
+    return import_object(name, kind="network", example="my_nets:Net")
+
+
+def test_what_is_there():
+    assert find("math:sin") is math.sin
+    assert find(f"{__name__}:Outer.Inner") is Outer.Inner
+    assert find(name_of(Outer.Inner)) is Outer.Inner
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Net", "there is no network 'Net': write `module:name`, such as `my_nets:Net`"),
+        (":Net", "there is no network ':Net'"),
+        ("my_nets:", "there is no network 'my_nets:'"),
+        ("no_such_nets:Net", r"there is no module 'no_such_nets' \(no 'no_such_nets'\): check its"),
+        ("math.no:Net", r"there is no module 'math.no' \(no 'math.no'\)"),
+        ("math:sine", "'math' has no 'sine'; did you mean 'sin'"),
+    ],
+)
+def test_what_is_not_there(name, message):
+    with pytest.raises(UnknownNameError, match=message):
+        find(name)
+
+
+def test_modules_that_can_not_be_imported(tmp_path, monkeypatch):
+    (tmp_path / "needs_more.py").write_text("import no_such_dependency\n")
+    (tmp_path / "half_written.py").write_text("def f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="importing it raised ModuleNotFoundError: No module na"):
+        find("needs_more:Net")
+    with pytest.raises(ConfigError, match="importing it raised SyntaxError"):
+        find("half_written:f")
+
+
+def test_names_that_lead_nowhere_have_a_mark():
+    assert name_of(Outer) == f"{__name__}:Outer"
+    assert "<" in name_of(lambda: None)
+    assert name_of(functools.partial(Outer)) == "functools:<partial>"
+
+
+def test_exceptions_in_a_few_words():
+    with pytest.raises(ValueError) as caught:
+        raise ValueError("first\nsecond")
+    assert describe_exception(caught.value) == "ValueError: first"
+    assert describe_exception(KeyError()) == "KeyError"

@@ -1,0 +1,480 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from hotloop import algorithms
+from hotloop.errors import ConfigError, UnknownNameError
+from hotloop.ops.schedules import cosine, linear
+from hotloop.training.options import (
+    FRACTION,
+    MAY_CHANGE,
+    POSITIVE,
+    Count,
+    EvalOptions,
+    Hint,
+    NetworkOptions,
+    NotNegative,
+    OnPolicyOptions,
+    Options,
+    ReplayOptions,
+    RunOptions,
+    SaveOptions,
+    ScheduledFinite,
+    ScheduledFraction,
+    ScheduledPositive,
+    Sizes,
+    WorkerOptions,
+    changed_fields,
+    from_stored,
+    may_change,
+    to_json,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(OnPolicyOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions):
+    """Options of an on-policy algorithm."""
+
+    total_timesteps: Count = 1000
+    """Another default, without the group's mark."""
+    learning_rate: ScheduledPositive = linear(1e-3, 0.0)
+    """Adam's α."""
+    target_entropy: ScheduledFinite | None = None
+    """A target; None: none."""
+    mixing: Annotated[float, POSITIVE, FRACTION] = 0.5
+    """With two constraints."""
+    kind: Annotated[Literal["a", "b", "c"], Hint("'d' is gone")] | None = None
+    """With a hint."""
+    depth: int = 1
+    """A plain integer."""
+    scale: float = math.inf
+    """A plain number."""
+    anything: Any = None
+    """As it comes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicy(ReplayOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions):
+    """Options of an off-policy algorithm."""
+
+    hidden_sizes: Sizes = (256, 256)
+    """Widths of the hidden layers."""
+    tau: ScheduledFraction = 0.005
+    """τ."""
+
+
+def slower(progress):
+    return 1e-3 * (1 - progress)
+
+
+class Net:
+    pass
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Two algorithms, `on` and `off`, in the place of hotloop's own."""
+    made = {"on": Config, "off": OffPolicy}
+
+    @dataclass
+    class Algorithm:
+        config: type
+
+    monkeypatch.setattr(algorithms, "ALGORITHMS", dict.fromkeys(made, ""))
+    monkeypatch.setattr(algorithms, "find", lambda name: Algorithm(made[name]))
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+def test_groups_are_flat_and_the_last_comes_first():
+    names = [one.name for one in dataclasses.fields(Config)]
+    places = ["env_id", "workers", "eval_interval", "run_dir", "network", "num_steps", "mixing"]
+    assert sorted(places, key=names.index) == places
+    assert Config().num_envs == 8
+    assert OffPolicy().num_envs == 1  # the group that is listed first
+
+
+def test_numbers_that_follow():
+    config = Config(num_steps=16, workers=3, envs_per_worker=2, num_minibatches=4, update_epochs=5)
+    assert (config.total_envs, config.num_groups, config.has_workers) == (6, 3, True)
+    assert (config.batch_size, config.minibatch_size) == (96, 24)
+    assert config.num_updates == 11 * 5 * 4  # 1000 steps are 10.4 fragments
+    assert Config(workers=2).total_envs == 8
+    assert not Config(workers=2, backend="inline").has_workers
+    assert (Config(workers="auto").num_groups, Config(workers="auto").has_workers) == (1, True)
+
+    config = OffPolicy(total_timesteps=10_000, update_to_data=0.5, num_envs=3)
+    assert (config.first_learned, config.planned_updates) == (5000, 2500)
+    assert config.random_steps() == 1667
+    assert OffPolicy(learning_starts=0).first_learned == 256
+
+
+@pytest.mark.parametrize(
+    ("options", "sampler"),
+    [
+        ({}, "Uniform(replacement=True)"),
+        ({"replay": "proportional"}, "replacement=False"),
+        ({"replay": "prioritized", "replay_alpha": 0.25}, "alpha=0.25"),
+        ({"replay": "rank"}, "beta_samples=195000"),
+    ],
+)
+def test_samplers(options, sampler):
+    assert sampler in repr(OffPolicy(**options).sampler())
+
+
+def test_every_check_is_called_once_the_base_first():
+    calls = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Group(Options):
+        def check(self):
+            calls.append("group")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Other(Options):
+        pass
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(Other, Group):
+        def check(self):
+            calls.append("mine")
+
+    Mine()
+    assert calls == ["group", "mine"]
+
+
+def test_configurations_are_values():
+    config = Config(hidden_sizes=[8], learning_rate="linear:0.001,0")
+    assert copy.deepcopy(config) == config
+    assert Config(learning_rate=linear(1e-3, 0)) == Config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 2
+    with pytest.raises(ConfigError, match="`seed` must be"):
+        dataclasses.replace(config, seed=-1)
+
+
+# --- bad values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 0}, "`num_envs` must be a positive integer, got 0"),
+        ({"num_envs": 2.0}, "`num_envs` must be a positive integer, got 2.0"),
+        ({"num_envs": True}, "`num_envs` must be a positive integer, got True"),
+        ({"num_envs": None}, "`num_envs` must be given, got None"),
+        ({"total_timesteps": "100"}, "`total_timesteps` must be a positive integer, got '100'"),
+        ({"seed": -1}, "`seed` must be an integer in [0, 2⁶³), got -1"),
+        ({"seed": 2**63}, "`seed` must be an integer in [0, 2⁶³), got 9223372036854775808"),
+        ({"env_kwargs": {"f": print}}, "`env_kwargs` must be a dict that JSON can hold"),
+        ({"env_kwargs": {"f": (1,)}}, "`env_kwargs` must be a dict that JSON can hold"),
+        ({"env_id": 3}, "`env_id` must be a string, got 3"),
+        ({"normalize_obs": 1}, "`normalize_obs` must be True or False, got 1"),
+        ({"depth": 1.5}, "`depth` must be an integer, got 1.5"),
+        ({"depth": None}, "`depth` must be given, got None"),
+        ({"scale": "1"}, "`scale` must be a number, got '1'"),
+        ({"clip_obs": 0.0}, "`clip_obs` must be positive and finite, got 0.0"),
+        ({"eval_interval": 0}, "`eval_interval` must be a positive integer, got 0"),
+        ({"keep_checkpoints": -1}, "`keep_checkpoints` must be an integer ≥ 0, got -1"),
+        ({"workers": -1}, "`workers` must be an integer ≥ 0 or 'auto', got -1"),
+        ({"workers": "many"}, "`workers` must be an integer ≥ 0 or 'auto', got 'many'"),
+        ({"backend": "ray"}, "`backend` must be 'processes' or 'inline', got 'ray'"),
+        ({"compile": "yes"}, "`compile` must be 'auto', 'on' or 'off', got 'yes'"),
+        ({"activation": "gelu"}, "`activation` must be 'tanh' or 'relu', got 'gelu'"),
+        ({"hidden_sizes": (64, 0)}, "`hidden_sizes` must be positive integers, got (64, 0)"),
+        ({"hidden_sizes": 64}, "`hidden_sizes` must be positive integers, got 64"),
+        ({"track": ("mlflow",)}, "`track` must name 'tensorboard', 'wandb' or both, got ('mlflow'"),
+        ({"track": "wandb"}, "`track` must name 'tensorboard', 'wandb' or both, got 'wandb'"),
+        ({"run_dir": ""}, "`run_dir` must be the path of a new directory, got ''"),
+        ({"device": "gpu"}, "`device` must be 'auto', 'cpu', 'cuda' or one of 'cuda:0', "),
+        ({"device": "cuda:"}, "`device` must be 'auto', 'cpu', 'cuda' or one of 'cuda:0', "),
+        ({"network": 3}, "`network` must be `module:name`, a class or a function, got 3"),
+        ({"kind": "d"}, "`kind` must be 'a', 'b' or 'c', got 'd': 'd' is gone"),
+        ({"mixing": 0.0}, "`mixing` must be positive and finite, got 0.0"),
+        ({"mixing": 1.5}, "`mixing` must lie in [0, 1], got 1.5"),
+        ({"eval_videos": True}, "`eval_videos` films evaluations: set `eval_interval` too"),
+        ({"envs_per_worker": 2}, "`envs_per_worker` needs `workers`: say how many there are"),
+        ({"workers": "auto", "envs_per_worker": 2}, "`envs_per_worker` needs `workers`"),
+        (
+            {"workers": 3},
+            "`num_envs` = 8 can't be shared out evenly among 3 workers: set `envs_per_worker`",
+        ),
+        (
+            {"num_minibatches": 3},
+            "`num_minibatches` must divide num_envs × num_steps = 8 × 128 = 1024, got 3: 2 does",
+        ),
+        (
+            {"workers": 2, "envs_per_worker": 3, "num_minibatches": 5},
+            "= 6 × 128 = 768, got 5: 4 do",
+        ),
+        (
+            {"schedule": "async"},
+            "`schedule` must be 'barrier' or 'variable', got 'async': 'async' is for algorithms "
+            "that learn from replay",
+        ),
+        ({"schedule": "variable"}, "`schedule` 'variable' needs workers of their own"),
+        ({"overlap": True}, "`overlap` needs workers of their own: set `workers` too"),
+        (
+            {"network": "nets:Net", "hidden_sizes": (8,)},
+            "`network` (nets:Net) has layers of its own: leave `hidden_sizes` and `activation` "
+            "out, or leave `network` out",
+        ),
+        ({"network": Net, "activation": "relu"}, f"`network` ({__name__}:Net) has layers of its"),
+    ],
+)
+def test_bad_values(options, message):
+    with pytest.raises(ConfigError) as caught:
+        Config(**options)
+    assert str(caught.value).startswith(message) or message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device": "cuda:12"},
+        {"kind": None},
+        {"kind": "a"},
+        {"clip_obs": 5},
+        {"scale": 3},
+        {"track": ["wandb"]},
+        {"hidden_sizes": []},
+        {"network": Net},
+        {"network": "nets:Net", "hidden_sizes": [64, 64]},
+        {"schedule": "variable", "workers": 2, "overlap": True},
+        {"step_timeout_s": None},
+        {"anything": object()},
+    ],
+)
+def test_good_values(options):
+    Config(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_starts": 1.5}, "`learning_starts` must be an integer, got 1.5"),
+        ({"learning_starts": -1}, "`learning_starts` must be finite and not negative, got -1"),
+        (
+            {"learning_starts": 200_000},
+            "`learning_starts` must be less than `total_timesteps`, or nothing is learned, got "
+            "200,000 of 200,000: lower the one or raise the other",
+        ),
+        ({"buffer_size": 15}, "`buffer_size` must hold a batch, `batch_size` = 256, got 15: raise"),
+        ({"update_to_data": 1e6}, "`update_to_data` must be at most 10,000, got 1000000.0"),
+        ({"hidden_sizes": ()}, "`hidden_sizes` must name at least one hidden layer, got none"),
+        ({"replay": None}, "`replay` must be given, got None"),
+        ({"replay_alpha": 0.5}, "`replay_alpha` belongs to `replay` prioritized or rank, got uni"),
+        (
+            {"replay": "rank", "replay_weight_from": "return_to_go"},
+            "`replay_weight_from` belongs to `replay` proportional, got rank: leave one of them",
+        ),
+        ({"replay": "rank", "replay_beta": math.nan}, "`replay_beta` must be finite and not neg"),
+        ({"replay_replacement": 1}, "`replay_replacement` must be True or False, got 1"),
+        (
+            {"replay": "proportional", "replay_shift": math.inf},
+            "`shift` must be 'min' or a finite",  # of the sampler
+        ),
+        ({"schedule": "variable"}, "got 'variable': 'variable' is for algorithms that learn from"),
+        ({"schedule": "async"}, "`schedule` 'async' needs workers of their own"),
+        (
+            {"schedule": "async", "workers": 2, "envs_per_worker": 8, "max_policy_age": 31},
+            "`max_policy_age` = 31 is too few for 16 environments and 1 updates for each step",
+        ),
+        ({"gamma": 1.1}, "`gamma` must lie in [0, 1], got 1.1"),
+        (
+            {"gamma": "linear:0.9,0.99", "n_step": 3},
+            "`gamma` must be a number where `n_step` = 3, got linear:0.9,0.99: the buffer sums",
+        ),
+    ],
+)
+def test_bad_values_of_replay(options, message):
+    with pytest.raises(ConfigError) as caught:
+        OffPolicy(**options)
+    assert message in str(caught.value)
+
+
+def test_a_discount_that_does_not_change_goes_with_rewards_of_many_steps():
+    assert OffPolicy(gamma="linear:0.9,0.9", n_step=3).n_step == 3
+    assert OffPolicy(gamma="linear:0.9,0.99").n_step == 1
+
+
+# --- schedules -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value", [1e-3, 1, "0.001", "linear:1e-3,0", cosine(1e-3, 1e-4), slower, f"{__name__}:slower"]
+)
+def test_schedules_are_taken_where_numbers_are(value):
+    assert Config(learning_rate=value).learning_rate is value
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": 0.0}, "`learning_rate` must be positive and finite, got 0.0"),
+        ({"learning_rate": math.nan}, "`learning_rate` must be positive and finite, got nan"),
+        ({"learning_rate": math.inf}, "`learning_rate` must be positive and finite, got inf"),
+        ({"learning_rate": None}, "`learning_rate` must be given, got None"),
+        ({"learning_rate": "0"}, "`learning_rate` must be positive and finite, got '0'"),
+        (
+            {"learning_rate": linear(1e-3, -1e-3)},
+            "`learning_rate` must be positive and finite, got linear:0.001,-0.001",
+        ),
+        (
+            {"learning_rate": lambda progress: 0.5 - progress},
+            "`learning_rate` must be positive and finite, got <function",
+        ),
+        ({"learning_rate": "linaer:1,0"}, "got 'linaer:1,0'; did you mean 'linear'?"),
+        ({"learning_rate": "linaer:1,0"}, "`learning_rate`: expected a number (0.001) or a sche"),
+        ({"learning_rate": []}, "`learning_rate`: expected a number (0.001) or a schedule: "),
+        ({"gamma": "piecewise:0=0.9,0.5=1.1"}, "`gamma` must lie in [0, 1], got 'piecewise:0=0.9"),
+        ({"target_entropy": math.nan}, "`target_entropy` must be finite, got nan"),
+    ],
+)
+def test_bad_schedules(options, message):
+    with pytest.raises(ConfigError) as caught:
+        Config(**options)
+    assert message in str(caught.value)
+
+
+def test_a_schedule_that_is_not_there():
+    with pytest.raises(UnknownNameError, match="`learning_rate`: schedule 'no_such:f': there is"):
+        Config(learning_rate="no_such:f")
+
+
+def test_an_option_that_is_no_schedule_is_no_text():
+    with pytest.raises(ConfigError, match="`mixing` must be positive and finite, got 'linear:1,0'"):
+        Config(mixing="linear:1,0")
+
+
+# --- unknown names -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "message"),
+    [
+        (
+            Config,
+            "learning_rat",
+            "is no option of test_options's Config; did you mean 'learning_ra",
+        ),
+        (Config, "tau", "`tau` is no option of test_options's Config; off has it"),
+        (OffPolicy, "num_step", "did you mean 'n_step'"),
+        (Config, "xyzzy", "; `--help` lists those that it has"),
+    ],
+)
+def test_unknown_options(known, made, name, message):
+    with pytest.raises(UnknownNameError) as caught:
+        made(**{name: 1})
+    assert message in str(caught.value)
+    with pytest.raises(UnknownNameError):
+        dataclasses.replace(made(), **{name: 1})
+
+
+def test_options_are_given_by_name():
+    with pytest.raises(TypeError):
+        Config("CartPole-v1")
+
+
+# --- stored --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"hidden_sizes": (8, 8), "track": ("wandb",), "env_kwargs": {"g": [1, 2]}},
+        {"learning_rate": "cosine:0.001,0", "target_entropy": -2.0},
+        {"learning_rate": f"{__name__}:slower"},
+        {"network": "nets:Net"},
+    ],
+)
+def test_what_is_stored_makes_the_same_again(options):
+    stored = json.loads(json.dumps(to_json(Config(**options))))
+    again = from_stored(Config, stored)
+    assert to_json(again) == stored
+    assert changed_fields(again, stored) == []
+    if "learning_rate" not in options:
+        assert again == Config(**options)
+
+
+def test_how_values_are_stored():
+    stored = to_json(Config(learning_rate="linear:3e-4,0.0", gamma="0.9", network=Net))
+    assert stored["learning_rate"] == "linear:0.0003,0"
+    assert stored["gamma"] == 0.9
+    assert stored["hidden_sizes"] == [64, 64]
+    assert stored["network"] == f"{__name__}:Net"
+    assert "<" in to_json(Config(network=functools.partial(Net)))["network"]
+    assert to_json(Config(learning_rate=slower))["learning_rate"] == f"{__name__}:slower"
+
+
+def test_what_was_stored_by_another_version():
+    stored = {**to_json(Config()), "zeta": 1, "eta": 2}
+    with pytest.raises(ConfigError, match=r"does not know \(eta, zeta\): resume with the version"):
+        from_stored(Config, stored)
+    with pytest.raises(ConfigError, match="`learning_rate`: expected"):
+        from_stored(Config, {**to_json(Config()), "learning_rate": "linear"})
+
+
+def test_what_may_change():
+    stored = to_json(Config())
+    new = Config(
+        total_timesteps=9999,
+        run_dir="elsewhere",
+        track=("wandb",),
+        eval_interval=7,
+        checkpoint_interval=8,
+        backend="inline",
+        device="cuda",
+    )
+    assert changed_fields(new, stored) == []
+    other = Config(seed=2, hidden_sizes=(9,), learning_rate=1e-3, total_timesteps=5)
+    assert changed_fields(other, stored) == [
+        "seed: 1 → 2",
+        "hidden_sizes: [64, 64] → [9]",
+        "learning_rate: linear:0.001,0 → 0.001",
+    ]
+    assert changed_fields(Config(learning_rate="linear:1e-3,0"), stored) == []
+    del stored["seed"]  # an option that is new is not a change
+    assert changed_fields(Config(seed=2), stored) == []
+
+
+def test_which_may_change():
+    shared = {
+        *("total_timesteps", "runs_dir", "run_dir", "track", "device"),
+        *("checkpoint_interval", "keep_checkpoints"),
+        *("eval_interval", "eval_episodes", "eval_videos"),
+        *("backend", "step_timeout_s", "max_failures"),
+    }
+    assert may_change(Config) == shared
+    assert may_change(OffPolicy) == shared | {"save_replay", "report_interval"}
+
+
+def test_a_mark_of_ones_own():
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(RunOptions):
+        verbosity: Annotated[NotNegative | None, MAY_CHANGE] = 0.0
+        names: dict[str, int] = field(default_factory=dict)
+
+    assert {"verbosity", "seed"} & may_change(Mine) == {"verbosity"}
+    with pytest.raises(ConfigError, match="`verbosity` must be finite and not negative, got -1"):
+        Mine(verbosity=-1)
+
+
+def test_neither_torch_nor_gymnasium_is_imported():
+    code = (
+        "import sys, hotloop.training.options\n"
+        "assert 'torch' not in sys.modules and 'gymnasium' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
