@@ -1,11 +1,21 @@
-"""Networks of a user's own, found by name: `tests.policies.nets:Net`."""
+"""Networks of a user's own, found by name: `tests.policies.nets:Net`; spaces for them."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import nn
+
+from hotloop.envs.spaces import ActionSpec, ObsSpec
+
+
+class Spaces(NamedTuple):
+    """What networks are made for."""
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
 
 
 class Net(nn.Module):
@@ -54,6 +64,32 @@ class WithConstants(Net):
 
 def make_net(obs_shape, head_size):
     return Net(obs_shape, head_size)
+
+
+class ActorNet(nn.Module):
+    """A head alone."""
+
+    def __init__(self, obs_shape, head_size):
+        super().__init__()
+        layers = nn.Linear(math.prod(obs_shape), 16), nn.SiLU(), nn.Linear(16, head_size)
+        self.layers = nn.Sequential(nn.Flatten(), *layers)
+
+    def forward(self, obs):
+        return self.layers(obs)
+
+
+class CriticNet(nn.Module):
+    """The value of an action; a buffer that scales it."""
+
+    def __init__(self, obs_shape, action_size):
+        super().__init__()
+        self.hidden = nn.Linear(math.prod(obs_shape) + action_size, 16)
+        self.value = nn.Linear(16, 1)
+        self.register_buffer("scale", torch.full((1,), 2.0))
+
+    def forward(self, obs, action):
+        hidden = self.hidden(torch.cat([obs.flatten(1), action], 1)).tanh()
+        return self.value(hidden) * self.scale
 
 
 no_factory = 3

@@ -9,14 +9,10 @@ import torch
 
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, SpaceError
-from hotloop.policies import (
-    ActingPolicy,
-    ActorCritic,
-    PolicySnapshot,
-    network_from_json,
-    networks,
-)
-from hotloop.policies.actor_critic import orthogonal
+from hotloop.policies import ActingPolicy, Network, PolicySnapshot, actor_critic, network_from_json
+from hotloop.policies.initialization import orthogonal
+from hotloop.policies.learned import LearnedNetwork
+from tests.policies.nets import Spaces
 
 
 def obs_spec(*shape, dtype="float32"):
@@ -33,8 +29,8 @@ SPECS = {"discrete": DISCRETE, "multi_discrete": MULTI, "box": BOX}
 
 
 def random_policy(action_spec, *, hidden_sizes=(16, 8), shape=(4,), **options):
-    network = ActorCritic(
-        obs_spec=obs_spec(*shape), action_spec=action_spec, hidden_sizes=hidden_sizes, **options
+    network = actor_critic(
+        Spaces(obs_spec(*shape), action_spec), hidden_sizes=hidden_sizes, **options
     )
     rng = np.random.default_rng(0)
     params = {
@@ -56,7 +52,8 @@ def test_torch_and_torch_free_agree(kind, activation, hidden_sizes, shared_trunk
         shared_trunk=shared_trunk,
         shape=(2, 3),
     )
-    tensors = {name: torch.from_numpy(array) for name, array in params.items()}
+    learned = LearnedNetwork(network)
+    tensors = learned.layout.pack(params)
     obs = np.random.default_rng(1).standard_normal((5, 7, 2, 3)).astype(np.float32)
     noise = policy.draw_noise(0, first_step=0, num_steps=5, num_envs=7)
     head = np.empty((5, 7, network.head_size), np.float32)
@@ -67,9 +64,11 @@ def test_torch_and_torch_free_agree(kind, activation, hidden_sizes, shared_trunk
     log_prob = policy.log_prob(head, noise, action)
 
     flat = torch.from_numpy(obs.reshape(35, 2, 3))
-    torch_head, torch_value = networks.forward(network, tensors, flat)
+    torch_head, torch_value = learned.outputs(tensors, flat)
     flat_action = torch.from_numpy(action.reshape(35, *action.shape[2:]))
-    torch_log_prob, _ = networks.log_prob_and_entropy(network, tensors, torch_head, flat_action)
+    torch_log_prob, entropy, again = learned.evaluate(tensors, flat, flat_action)
+    assert torch.equal(again, torch_value)
+    assert entropy.shape == (35,)
     tolerance = {"rtol": 1e-4, "atol": 1e-5}
     np.testing.assert_allclose(head.reshape(35, -1), torch_head, **tolerance)
     np.testing.assert_allclose(log_prob.reshape(35), torch_log_prob, **tolerance)
@@ -131,7 +130,7 @@ def test_act_wants_one_observation_or_a_batch():
 
 
 def test_initial_parameters():
-    network = ActorCritic(obs_spec=obs_spec(4), action_spec=BOX, hidden_sizes=(64, 64))
+    network = actor_critic(Spaces(obs_spec(4), BOX), hidden_sizes=(64, 64))
     params = network.initial_parameters(1)
     assert {name: p.shape for name, p in params.items()} == network.parameter_shapes()
     assert all(p.dtype == np.float32 for p in params.values())
@@ -153,9 +152,8 @@ def test_initial_parameters():
 
 
 def test_a_shared_trunk_worked_out_by_hand():
-    network = ActorCritic(
-        obs_spec=obs_spec(2),
-        action_spec=DISCRETE,
+    network = actor_critic(
+        Spaces(obs_spec(2), DISCRETE),
         hidden_sizes=(2,),
         activation="relu",
         shared_trunk=True,
@@ -178,8 +176,8 @@ def test_a_shared_trunk_worked_out_by_hand():
 
 
 def test_a_shared_trunk_begins_with_the_same_gains():
-    options = {"obs_spec": obs_spec(4), "action_spec": BOX, "hidden_sizes": (64, 32)}
-    network = ActorCritic(shared_trunk=True, **options)
+    spaces = Spaces(obs_spec(4), BOX)
+    network = actor_critic(spaces, hidden_sizes=(64, 32), shared_trunk=True)
     params = network.initial_parameters(1)
     assert [*params] == [
         *("trunk.0.weight", "trunk.0.bias", "trunk.1.weight", "trunk.1.bias"),
@@ -192,8 +190,8 @@ def test_a_shared_trunk_begins_with_the_same_gains():
         ("value.0.weight", 1.0),
     ):
         np.testing.assert_allclose(np.linalg.svd(params[name])[1], gain, rtol=1e-5)
-    nothing_to_share = ActorCritic(**{**options, "hidden_sizes": (), "shared_trunk": True})
-    apart = ActorCritic(**{**options, "hidden_sizes": ()})
+    nothing_to_share = actor_critic(spaces, hidden_sizes=(), shared_trunk=True)
+    apart = actor_critic(spaces, hidden_sizes=())
     assert nothing_to_share.parameter_shapes() == apart.parameter_shapes()
 
 
@@ -207,22 +205,14 @@ def test_orthogonal_matrices_are_uniform():
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("shared_trunk", [False, True])
 def test_json_round_trip(kind, shared_trunk):
-    network = ActorCritic(
-        obs_spec=obs_spec(2, 3),
-        action_spec=SPECS[kind],
-        hidden_sizes=(5,),
-        shared_trunk=shared_trunk,
+    network = actor_critic(
+        Spaces(obs_spec(2, 3), SPECS[kind]), hidden_sizes=(5,), shared_trunk=shared_trunk
     )
     fields = json.loads(json.dumps(network.to_json()))
-    assert ActorCritic.from_json(fields) == network
+    assert Network.from_json(fields) == network
     assert network_from_json(fields) == network
-
-
-def test_json_from_before_trunks_were_shared():
-    network = ActorCritic(obs_spec=obs_spec(2), action_spec=DISCRETE)
-    fields = network.to_json()
-    del fields["shared_trunk"]
-    assert network_from_json(fields) == network
+    other = {**fields, "body": {**fields["body"], "shared_trunk": not shared_trunk}}
+    assert network_from_json(other) != network
 
 
 def test_parameters_of_another_network_are_refused():
@@ -234,11 +224,12 @@ def test_parameters_of_another_network_are_refused():
 
 def test_what_has_no_policy_yet_is_said():
     with pytest.raises(SpaceError, match=r"convolutional.*network of your own"):
-        ActorCritic(obs_spec=obs_spec(84, 84, 4, dtype="uint8"), action_spec=DISCRETE)
-    with pytest.raises(ConfigError, match="activation"):
-        ActorCritic(obs_spec=obs_spec(4), action_spec=DISCRETE, activation="gelu")
+        actor_critic(Spaces(obs_spec(84, 84, 4, dtype="uint8"), DISCRETE))
+    spaces = Spaces(obs_spec(4), DISCRETE)
+    with pytest.raises(ConfigError, match="`activation` must be 'tanh' or 'relu', got 'gelu'"):
+        actor_critic(spaces, activation="gelu")
     with pytest.raises(ConfigError, match="hidden_sizes"):
-        ActorCritic(obs_spec=obs_spec(4), action_spec=DISCRETE, hidden_sizes=(0,))
+        actor_critic(spaces, hidden_sizes=(0,))
 
 
 def test_batches_of_changing_sizes_and_types():
@@ -272,18 +263,30 @@ import sys
 sys.modules["torch"] = None  # an import of it now fails
 import numpy as np
 from hotloop.envs.spaces import ActionSpec, ObsSpec
+from types import SimpleNamespace
 from hotloop.errors import MissingExtraError
 from hotloop.policies import (
-    ActingPolicy, ActorCritic, PolicySnapshot, make_network, network_from_json
+    HEADS, ActingPolicy, PolicySnapshot, actor, actor_critic, critics, network_from_json
 )
 obs_spec = ObsSpec(shape=(4,), dtype="float32", layout=())
-action_spec = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=2)
-network = ActorCritic(obs_spec=obs_spec, action_spec=action_spec)
-network = network_from_json(network.to_json())
-policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
-assert policy.act(np.ones((3, 4))).shape == (3,)
+discrete = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=2)
+multi = ActionSpec(kind="multi_discrete", shape=(1,), dtype="int64", nvec=(2,))
+box = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(-1.0,), high=(1.0,))
+left = set(HEADS)
+for action_spec in (discrete, multi, box):
+    spaces = SimpleNamespace(obs_spec=obs_spec, action_spec=action_spec)
+    kinds = {"discrete": ("greedy", "dueling"), "box": ("squashed_gaussian", "deterministic")}
+    made = [actor(spaces, kind) for kind in kinds.get(action_spec.kind, ())]
+    for network in (actor_critic(spaces), *made):
+        network = network_from_json(network.to_json())
+        policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
+        assert network.acts_without_torch and policy.memory_size == 0
+        assert policy.act(np.ones((3, 4))).shape == (3, *action_spec.shape)
+        left.remove(network.head)
+assert not left, left
+assert critics(spaces).parameter_shapes() and critics(spaces).initial_parameters(1)
 try:
-    make_network("my_nets:Net", obs_spec, action_spec)
+    actor_critic(spaces, module="my_nets:Net")
 except MissingExtraError as error:
     print(error)
 """

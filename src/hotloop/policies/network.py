@@ -97,11 +97,6 @@ class Network:
         return self.make_head().size
 
     @property
-    def action_size(self) -> int:
-        """Return A, numbers in an action, or how many discrete ones there are to choose from."""
-        return num_action_values(self.action_spec)
-
-    @property
     def memory_size(self) -> int:
         """Return how many numbers it remembers of each environment: none, as yet."""
         return 0
