@@ -8,9 +8,10 @@ import torch
 from hotloop.algorithms import dqn
 from hotloop.errors import ConfigError
 from hotloop.learner import torch_threads
-from hotloop.policies import ActingPolicy, Actor, PolicySnapshot
-from hotloop.runs import Checkpoint, RunDirectory
-from tests.policies.test_policies import DISCRETE, obs_spec
+from hotloop.policies import ActingPolicy
+from hotloop.runs import RunDirectory
+from tests.algorithms.learners import assert_comes_back, make_learning
+from tests.policies.test_policies import DISCRETE
 from tests.reference import off_policy as reference
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -30,24 +31,17 @@ def one_thread():
         yield
 
 
-def learner(**options):
-    config = dqn.Config(**{**SMALL, **options})
-    sizes = config.hidden_sizes
-    if config.dueling:
-        sizes = (*sizes[:-1], 2 * sizes[-1])
-    actor = Actor(
-        kind="action_values",
-        obs_spec=obs_spec(3),
-        action_spec=DISCRETE,
-        hidden_sizes=sizes,
-        activation=config.activation,
-    )
-    return dqn.Learner(config, actor)
+def learning(**options):
+    return make_learning(dqn.algorithm, DISCRETE, **{**SMALL, **options})
+
+
+def move_target(ours):
+    dqn.algorithm.move_targets(ours.state, 1, ours.learner.hyper.tensors)
 
 
 def module_of(ours, flat):
     make = reference.DuelingModule if ours.config.dueling else reference.actor_module
-    return make(ours.nets.actor, ours.nets.layout.unpack(flat))
+    return make(ours.nets.network, ours.nets.layout.unpack(flat))
 
 
 @pytest.mark.parametrize(
@@ -63,10 +57,10 @@ def module_of(ours, flat):
 @pytest.mark.parametrize("weighed", [False, True])
 def test_update_is_the_usual_one(options, weighed):
     """20 updates, beside modules and torch's own Adam."""
-    ours = learner(**options)
+    ours = learning(**options)
     config, state = ours.config, ours.state
     start = state.params.clone()
-    peer = reference.DQN(ours.nets.actor, ours.nets.layout.unpack(state.params), config)
+    peer = reference.DQN(ours.nets, ours.nets.layout.unpack(state.params), config)
     rows = []
     for k in range(20):
         batch = reference.random_batch(3, DISCRETE, 32, seed=k, weighed=weighed)
@@ -74,15 +68,13 @@ def test_update_is_the_usual_one(options, weighed):
         metrics, their_error = peer.update(batch)
         rows.append(metrics)
         torch.testing.assert_close(td_error.double(), their_error, rtol=1e-3, atol=1e-3)
-        ours.end_round(10 * k + 10)
         if (10 * k + 10) % config.target_interval == 0:
+            move_target(ours)
             peer.move_target()
 
     assert (peer.num_linear > 50) == (config.huber is not None)
-    got = ours.metrics.means()
-    np.testing.assert_allclose(
-        [got[name] for name in dqn.METRICS], np.mean(rows, 0), rtol=1e-3, atol=1e-4
-    )
+    got = ours.means()
+    assert got == pytest.approx(reference.means(rows), rel=1e-3, abs=1e-4)
     if config.max_grad_norm is not None:
         assert got["grad_norm"] > config.max_grad_norm  # the bound makes a difference
     assert (state.params - start).abs().mean() > 0.01
@@ -90,23 +82,25 @@ def test_update_is_the_usual_one(options, weighed):
     reference.assert_same_parameters(module_of(ours, state.params), peer.network)
     reference.assert_same_parameters(module_of(ours, state.target), peer.target)
     # What acts is the same network, folded to a perceptron.
-    policy = ActingPolicy(ours.nets.actor, PolicySnapshot(0, ours.acting))
+    policy = ActingPolicy(ours.nets.network, ours.learner.publish(0))
     with torch.no_grad():
         want = module_of(ours, state.params)(batch.obs.double())
     np.testing.assert_allclose(policy.head(batch.obs.numpy()), want, rtol=1e-4, atol=1e-4)
 
 
-def test_the_target_network_moves_when_it_is_due():
-    """After each 30 transitions, once a round, however many there are in a round."""
-    ours = learner()
-    moved = []
-    for k, timesteps in enumerate([10, 29, 30, 31, 95, 119, 120]):
-        ours.update(reference.random_batch(3, DISCRETE, 32, seed=k))
-        before = ours.state.target.clone()
-        ours.end_round(timesteps)
-        moved.append(not torch.equal(before, ours.state.target))
-        assert torch.equal(ours.state.target, ours.state.params) == moved[-1]
-    assert moved == [False, False, True, False, True, False, True]
+@pytest.mark.parametrize("tau", [1.0, 0.5])
+def test_several_moves_of_the_target_network_are_one(tau):
+    """What it moves towards is the same: (1 − τ)³ of what it was is left by three."""
+    ours, other = learning(tau=tau), learning(tau=tau)
+    for one in (ours, other):
+        one.update(reference.random_batch(3, DISCRETE, 32, seed=0))
+    before = ours.state.target.clone()
+    dqn.algorithm.move_targets(ours.state, 3, ours.learner.hyper.tensors)
+    for _ in range(3):
+        move_target(other)
+    assert not torch.equal(before, ours.state.target)
+    torch.testing.assert_close(ours.state.target, other.state.target, rtol=1e-6, atol=1e-7)
+    assert torch.equal(ours.state.target, ours.state.params) == (tau == 1.0)
 
 
 @needs_compiler
@@ -114,19 +108,21 @@ def test_the_target_network_moves_when_it_is_due():
 def test_compiled_is_eager():
     """100 updates, those of the target network included."""
     options = {"dueling": True, "huber": 1.0, "max_grad_norm": 1.0, "learning_rate": 1e-3}
-    eager, compiled = (learner(compile=mode, **options) for mode in ("off", "on"))
+    eager, compiled = (learning(compile=mode, **options) for mode in ("off", "on"))
     for k in range(100):
         batch = reference.random_batch(3, DISCRETE, 32, seed=k, weighed=True)
         errors = eager.update(batch), compiled.update(batch)
         torch.testing.assert_close(*errors, rtol=1e-3, atol=1e-3)
-        for one in (eager, compiled):
-            one.end_round(10 * k)
+        if k and 10 * k % 30 == 0:
+            for one in (eager, compiled):
+                move_target(one)
     for name in ("params", "target"):
         difference = (getattr(eager.state, name) - getattr(compiled.state, name)).abs()
         assert difference.mean() < 1e-5, name
-    assert eager.metrics.means() == pytest.approx(compiled.metrics.means(), rel=1e-3, abs=1e-4)
-    assert compiled.executions[0].choice.is_compiled
-    assert compiled.executions[0].num_recompilations == 0
+    assert eager.means() == pytest.approx(compiled.means(), rel=1e-3, abs=1e-4)
+    (execution,) = compiled.learner.executions
+    assert execution.choice.is_compiled
+    assert execution.num_recompilations == 0
 
 
 @pytest.mark.parametrize(
@@ -159,26 +155,12 @@ def test_a_preset_gives_way_to_options():
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_what_a_learner_holds_comes_back(dueling):
-    ours = learner(dueling=dueling)
-    for k in range(4):
-        ours.update(reference.random_batch(3, DISCRETE, 32, seed=k))
-        ours.end_round(10 * k + 10)
-    arrays, state = ours.to_arrays(), ours.to_json()
-    snapshot = PolicySnapshot(4, {name: array.copy() for name, array in ours.acting.items()})
-    checkpoint = Checkpoint(
-        network={}, snapshot=snapshot, arrays=lambda: arrays, state={"learner": state}
+    assert_comes_back(
+        dqn.algorithm,
+        DISCRETE,
+        lambda k: reference.random_batch(3, DISCRETE, 32, seed=k),
+        **{**SMALL, "dueling": dueling, "tau": 0.5},
     )
-    other = learner(dueling=dueling, seed=9)
-    other.load(checkpoint, arrays)
-    for name, array in snapshot.params.items():
-        np.testing.assert_array_equal(other.acting[name], array, name)
-    for k in range(3):  # until the target network moves again
-        batch = reference.random_batch(3, DISCRETE, 32, seed=4 + k)
-        torch.testing.assert_close(ours.update(batch), other.update(batch), rtol=0, atol=0)
-        for one in (ours, other):
-            one.end_round(10 * k + 50)
-    for name, array in ours.to_arrays().items():
-        np.testing.assert_array_equal(array, other.to_arrays()[name], name)
 
 
 @pytest.mark.slow

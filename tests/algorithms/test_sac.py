@@ -1,4 +1,3 @@
-import copy
 import math
 import shutil
 import warnings
@@ -11,9 +10,8 @@ from hotloop.algorithms import sac
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError
 from hotloop.learner import torch_threads
-from hotloop.policies import Actor, PolicySnapshot
-from hotloop.runs import Checkpoint, RunDirectory
-from tests.policies.test_policies import obs_spec
+from hotloop.runs import RunDirectory
+from tests.algorithms.learners import assert_comes_back, make_learning
 from tests.reference import off_policy as reference
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -23,23 +21,8 @@ UNEVEN = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-3.0, 0.5), hi
 SMALL = {"batch_size": 32, "hidden_sizes": (16, 12), "compile": "off", "torch_threads": 1}
 
 
-def learner(action_spec=UNIT, **options):
-    config = sac.Config(**{**SMALL, **options})
-    actor = Actor(
-        kind="squashed_gaussian",
-        obs_spec=obs_spec(3),
-        action_spec=action_spec,
-        hidden_sizes=tuple(config.hidden_sizes),
-        activation=config.activation,
-    )
-    return sac.Learner(config, actor)
-
-
-def noise_of(one):
-    """Draws what a learner will draw next, without a trace."""
-    rng = copy.deepcopy(one.rng)
-    shape = one.config.batch_size, one.nets.actor.action_size
-    return lambda: torch.from_numpy(rng.standard_normal(shape, np.float32)).double()
+def learning(action_spec=UNIT, **options):
+    return make_learning(sac.algorithm, action_spec, **{**SMALL, **options})
 
 
 @pytest.fixture(autouse=True)
@@ -63,53 +46,54 @@ def one_thread():
 def test_update_is_the_usual_one(options, action_spec, weighed):
     """20 updates, beside modules and torch's own Adam."""
     rates = {"policy_learning_rate": 3e-3, "critic_learning_rate": 5e-3}
-    ours = learner(action_spec, **rates, **options)
+    ours = learning(action_spec, **rates, **options)
     config, nets, state = ours.config, ours.nets, ours.state
     start = state.policy.clone(), state.critics.clone()
     peer = reference.SAC(
-        nets.actor,
-        nets.critics,
-        nets.policy_layout.unpack(state.policy),
-        nets.critics_layout.unpack(state.critics),
+        nets,
+        nets.policy.layout.unpack(state.policy),
+        nets.critics.layout.unpack(state.critics),
         config,
     )
-    draw_noise, policy_rows = noise_of(ours), []
+    draw_noise, policy_rows = ours.draw_noise(), []
     for k in range(20):
         batch = reference.random_batch(3, action_spec, 32, seed=k, weighed=weighed)
         td_error = ours.update(batch)
         metrics, new_rows, their_error = peer.update(batch, draw_noise)
         policy_rows += new_rows
         torch.testing.assert_close(td_error.double(), their_error, rtol=1e-3, atol=1e-3)
-        got = ours.metrics.means()
         if k == 0:
-            np.testing.assert_allclose([got[x] for x in sac.CRITIC_METRICS], metrics, rtol=1e-4)
+            first = {name: x for name, x in ours.means().items() if name in metrics}
+            assert first == pytest.approx(metrics, rel=1e-4)
 
-    got = ours.metrics.means()
+    got = ours.means()
+    assert got.keys() == {*metrics, *policy_rows[0]}
     assert len(policy_rows) == 20 // config.policy_frequency * config.policy_frequency
-    np.testing.assert_allclose(
-        [got[name] for name in sac.POLICY_METRICS], np.mean(policy_rows, 0), rtol=1e-3, atol=1e-4
-    )
-    assert ours.num_updates == 20
+    of_policy = {name: got[name] for name in policy_rows[0]}
+    assert of_policy == pytest.approx(reference.means(policy_rows), rel=1e-3, abs=1e-4)
+    assert ours.learner.num_updates == 20
     for flat, before in zip((state.policy, state.critics), start, strict=True):
         assert (flat - before).abs().mean() > 0.01
     reference.assert_same_parameters(
-        reference.actor_module(nets.actor, nets.policy_layout.unpack(state.policy)),
+        reference.actor_module(nets.policy.network, nets.policy.layout.unpack(state.policy)),
         peer.policy,
     )
     for flat, theirs in (
         (state.critics, peer.critics.modules),
         (state.targets, peer.critics.targets),
     ):
-        named = nets.critics_layout.unpack(flat)
-        reference.assert_same_parameters(reference.critic_modules(nets.critics, named), theirs)
+        named = nets.critics.layout.unpack(flat)
+        ours_now = reference.critic_modules(nets.critics.critics, named)
+        reference.assert_same_parameters(ours_now, theirs)
     if config.alpha is None:
         assert state.log_alpha.item() == pytest.approx(peer.log_alpha.item(), abs=1e-5)
     else:
         assert got["alpha"] == pytest.approx(0.3)
         assert state.log_alpha.item() == 0.0  # nobody asks for it
-    # Acting reads the parameters' own memory.
+    # What is published are the policy's parameters.
     np.testing.assert_array_equal(
-        ours.acting["policy.0.weight"].ravel(), state.policy[: 3 * config.hidden_sizes[0]]
+        ours.learner.publish(20).params["policy.0.weight"].ravel(),
+        state.policy[: 3 * config.hidden_sizes[0]],
     )
 
 
@@ -117,7 +101,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
 @pytest.mark.slow
 def test_compiled_is_eager():
     """100 updates from the same noise, the policy's included."""
-    eager, compiled = (learner(UNEVEN, compile=mode) for mode in ("off", "on"))
+    eager, compiled = (learning(UNEVEN, compile=mode) for mode in ("off", "on"))
     for k in range(100):
         batch = reference.random_batch(3, UNEVEN, 32, seed=k, weighed=True)
         errors = eager.update(batch), compiled.update(batch)
@@ -125,8 +109,8 @@ def test_compiled_is_eager():
     for name in ("policy", "critics", "targets", "log_alpha"):
         difference = (getattr(eager.state, name) - getattr(compiled.state, name)).abs()
         assert difference.mean() < 1e-5, name
-    assert eager.metrics.means() == pytest.approx(compiled.metrics.means(), rel=1e-3, abs=1e-4)
-    for execution in compiled.executions:
+    assert eager.means() == pytest.approx(compiled.means(), rel=1e-3, abs=1e-4)
+    for execution in compiled.learner.executions:
         assert execution.choice.is_compiled
         assert execution.compile_s > 0
         assert execution.num_recompilations == 0
@@ -164,21 +148,12 @@ def test_a_preset_gives_way_to_options():
 
 
 def test_what_a_learner_holds_comes_back():
-    ours = learner()
-    for k in range(3):
-        ours.update(reference.random_batch(3, UNIT, 32, seed=k))
-    arrays, state = ours.to_arrays(), ours.to_json()
-    snapshot = PolicySnapshot(3, {name: array.copy() for name, array in ours.acting.items()})
-    other = learner(seed=9)
-    checkpoint = Checkpoint(
-        network={}, snapshot=snapshot, arrays=lambda: arrays, state={"learner": state}
+    assert_comes_back(
+        sac.algorithm,
+        UNIT,
+        lambda k: reference.random_batch(3, UNIT, 32, seed=k),
+        **SMALL,
     )
-    other.load(checkpoint, arrays)
-    batch = reference.random_batch(3, UNIT, 32, seed=4)
-    torch.testing.assert_close(ours.update(batch), other.update(batch), rtol=0, atol=0)
-    for name, array in ours.to_arrays().items():
-        np.testing.assert_array_equal(array, other.to_arrays()[name], name)
-        assert name not in arrays or not np.shares_memory(array, arrays[name])
 
 
 # --- precision -----------------------------------------------------------------------------------
@@ -186,12 +161,11 @@ def test_what_a_learner_holds_comes_back():
 
 @pytest.mark.parametrize("is_fast", [False, True])
 def test_bfloat16_learns_nearly_the_same(monkeypatch, is_fast):
-    monkeypatch.setattr("hotloop.algorithms.off_policy.HAS_FAST_BFLOAT16", is_fast)
     monkeypatch.setattr("hotloop.ops.products.HAS_FAST_BFLOAT16", is_fast)
-    exact = learner()
+    exact = learning()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        rough = learner(precision="bfloat16")
+        rough = learning(precision="bfloat16")
     texts = [str(one.message) for one in caught]
     assert [text.startswith("this CPU has no instructions for bfloat16") for text in texts] == (
         [] if is_fast else [True]

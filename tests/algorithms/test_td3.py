@@ -8,10 +8,9 @@ import torch
 from hotloop.algorithms import td3
 from hotloop.errors import ConfigError
 from hotloop.learner import torch_threads
-from hotloop.policies import Actor, PolicySnapshot
-from hotloop.runs import Checkpoint, RunDirectory
-from tests.algorithms.test_sac import SMALL, UNEVEN, UNIT, noise_of
-from tests.policies.test_policies import obs_spec
+from hotloop.runs import RunDirectory
+from tests.algorithms.learners import assert_comes_back, make_learning
+from tests.algorithms.test_sac import SMALL, UNEVEN, UNIT
 from tests.reference import off_policy as reference
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -24,16 +23,8 @@ def one_thread():
         yield
 
 
-def learner(action_spec=UNIT, **options):
-    config = td3.Config(**{**SMALL, **options})
-    actor = Actor(
-        kind="deterministic",
-        obs_spec=obs_spec(3),
-        action_spec=action_spec,
-        hidden_sizes=tuple(config.hidden_sizes),
-        activation=config.activation,
-    )
-    return td3.Learner(config, actor)
+def learning(action_spec=UNIT, **options):
+    return make_learning(td3.algorithm, action_spec, **{**SMALL, **options})
 
 
 @pytest.mark.parametrize(
@@ -48,32 +39,33 @@ def learner(action_spec=UNIT, **options):
 @pytest.mark.parametrize("weighed", [False, True])
 def test_update_is_the_usual_one(options, action_spec, weighed):
     """20 updates, beside modules and torch's own Adam."""
-    ours = learner(action_spec, learning_rate=4e-3, **options)
+    ours = learning(action_spec, learning_rate=4e-3, **options)
     config, nets, state = ours.config, ours.nets, ours.state
     for flat in (state.policy, state.policy_target):
-        flat.mul_(10 ** (1 / len(nets.actor.layer_names)))  # actions near their bounds
+        flat.mul_(10 ** (1 / (len(config.hidden_sizes) + 1)))  # actions near their bounds
     start = state.policy.clone(), state.critics.clone()
     peer = reference.TD3(
-        nets.actor,
-        nets.critics,
-        nets.policy_layout.unpack(state.policy),
-        nets.critics_layout.unpack(state.critics),
+        nets,
+        nets.policy.layout.unpack(state.policy),
+        nets.critics.layout.unpack(state.critics),
         config,
     )
-    draw_noise, policy_rows = noise_of(ours), []
+    draw_noise, policy_rows = ours.draw_noise(), []
     for k in range(20):
         batch = reference.random_batch(3, action_spec, 32, seed=k, weighed=weighed)
         td_error = ours.update(batch)
         metrics, new_rows, their_error = peer.update(batch, draw_noise)
         policy_rows += new_rows
         torch.testing.assert_close(td_error.double(), their_error, rtol=1e-3, atol=1e-3)
-        got = ours.metrics.means()
         if k == 0:
-            np.testing.assert_allclose([got[x] for x in td3.CRITIC_METRICS], metrics, rtol=1e-4)
+            first = {name: x for name, x in ours.means().items() if name in metrics}
+            assert first == pytest.approx(metrics, rel=1e-4)
 
-    got = ours.metrics.means()
+    got = ours.means()
+    assert got.keys() == {*metrics, "policy_loss"}
     assert len(policy_rows) == 20 // config.policy_frequency
-    assert got["policy_loss"] == pytest.approx(np.mean(policy_rows), rel=1e-3, abs=1e-4)
+    wanted = reference.means(policy_rows)["policy_loss"]
+    assert got["policy_loss"] == pytest.approx(wanted, rel=1e-3, abs=1e-4)
     # The bounds on the noise and on the action make a difference.
     assert min(peer.num_clipped, peer.num_beyond) > 10
     for flat, before in zip((state.policy, state.critics), start, strict=True):
@@ -82,17 +74,20 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
         (state.policy, peer.policy),
         (state.policy_target, peer.policy_target),
     ):
-        named = nets.policy_layout.unpack(flat)
-        reference.assert_same_parameters(reference.actor_module(nets.actor, named), theirs)
+        named = nets.policy.layout.unpack(flat)
+        ours_now = reference.actor_module(nets.policy.network, named)
+        reference.assert_same_parameters(ours_now, theirs)
     for flat, theirs in (
         (state.critics, peer.critics.modules),
         (state.targets, peer.critics.targets),
     ):
-        named = nets.critics_layout.unpack(flat)
-        reference.assert_same_parameters(reference.critic_modules(nets.critics, named), theirs)
-    # Acting reads the parameters' own memory.
+        named = nets.critics.layout.unpack(flat)
+        ours_now = reference.critic_modules(nets.critics.critics, named)
+        reference.assert_same_parameters(ours_now, theirs)
+    # What is published are the policy's parameters.
     np.testing.assert_array_equal(
-        ours.acting["policy.0.weight"].ravel(), state.policy[: 3 * config.hidden_sizes[0]]
+        ours.learner.publish(20).params["policy.0.weight"].ravel(),
+        state.policy[: 3 * config.hidden_sizes[0]],
     )
 
 
@@ -100,7 +95,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
 @pytest.mark.slow
 def test_compiled_is_eager():
     """100 updates from the same noise, the policy's included."""
-    eager, compiled = (learner(UNEVEN, compile=mode) for mode in ("off", "on"))
+    eager, compiled = (learning(UNEVEN, compile=mode) for mode in ("off", "on"))
     for k in range(100):
         batch = reference.random_batch(3, UNEVEN, 32, seed=k, weighed=True)
         errors = eager.update(batch), compiled.update(batch)
@@ -108,8 +103,8 @@ def test_compiled_is_eager():
     for name in ("policy", "policy_target", "critics", "targets"):
         difference = (getattr(eager.state, name) - getattr(compiled.state, name)).abs()
         assert difference.mean() < 1e-5, name
-    assert eager.metrics.means() == pytest.approx(compiled.metrics.means(), rel=1e-3, abs=1e-4)
-    for execution in compiled.executions:
+    assert eager.means() == pytest.approx(compiled.means(), rel=1e-3, abs=1e-4)
+    for execution in compiled.learner.executions:
         assert execution.choice.is_compiled
         assert execution.num_recompilations == 0
 
@@ -140,28 +135,19 @@ def test_a_preset_gives_way_to_options():
 
 
 def test_what_a_learner_holds_comes_back():
-    ours = learner()
-    for k in range(3):
-        ours.update(reference.random_batch(3, UNIT, 32, seed=k))
-    arrays, state = ours.to_arrays(), ours.to_json()
-    snapshot = PolicySnapshot(3, {name: array.copy() for name, array in ours.acting.items()})
-    checkpoint = Checkpoint(
-        network={}, snapshot=snapshot, arrays=lambda: arrays, state={"learner": state}
+    assert_comes_back(
+        td3.algorithm,
+        UNIT,
+        lambda k: reference.random_batch(3, UNIT, 32, seed=k),
+        **SMALL,
     )
-    other = learner(seed=9)
-    other.load(checkpoint, arrays)
-    batch = reference.random_batch(3, UNIT, 32, seed=4)
-    torch.testing.assert_close(ours.update(batch), other.update(batch), rtol=0, atol=0)
-    for name, array in ours.to_arrays().items():
-        np.testing.assert_array_equal(array, other.to_arrays()[name], name)
 
 
 def test_bfloat16_is_warned_of_where_it_is_slow(monkeypatch):
-    monkeypatch.setattr("hotloop.algorithms.off_policy.HAS_FAST_BFLOAT16", False)
     monkeypatch.setattr("hotloop.ops.products.HAS_FAST_BFLOAT16", False)
-    exact = learner()
+    exact = learning()
     with pytest.warns(RuntimeWarning, match="no instructions for bfloat16"):
-        rough = learner(precision="bfloat16")
+        rough = learning(precision="bfloat16")
     batch = reference.random_batch(3, UNIT, 32, seed=0)
     errors = exact.update(batch), rough.update(batch)
     torch.testing.assert_close(*errors, rtol=0.1, atol=0.1)

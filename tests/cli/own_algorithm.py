@@ -9,14 +9,13 @@ from hotloop.ops.schedules import linear
 from hotloop.training.options import (
     NetworkOptions,
     RunOptions,
-    SaveOptions,
     ScheduledFinite,
     ScheduledPositive,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(NetworkOptions, SaveOptions, RunOptions):
+class Config(NetworkOptions, RunOptions):
     """Options of an algorithm of one's own."""
 
     learning_rate: ScheduledPositive = linear(1e-3, 0.0)

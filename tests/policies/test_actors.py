@@ -6,29 +6,38 @@ import pytest
 import torch
 
 from hotloop.envs.spaces import ActionSpec
-from hotloop.errors import ConfigError, SpaceError
-from hotloop.policies import Actor, ActorCritic, Critics, network_from_json, networks
-from hotloop.policies.dueling import Dueling
+from hotloop.errors import CheckpointError, ConfigError, SpaceError, UnknownNameError
+from hotloop.policies import Network, actor, critics, network_from_json
+from hotloop.policies.learned import LearnedNetwork
+from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
 
 BOUNDED = ActionSpec(kind="box", shape=(2, 1), dtype="float32", low=(-0.5, 1.0), high=(0.5, 4.0))
-KINDS = {"squashed_gaussian": BOUNDED, "deterministic": BOUNDED, "action_values": DISCRETE}
+KINDS = {
+    "squashed_gaussian": BOUNDED,
+    "deterministic": BOUNDED,
+    "greedy": DISCRETE,
+    "dueling": DISCRETE,
+}
 
 
 def actor_of(kind, shape=(2, 3), **options):
     """An actor of six observed numbers, and two of an action or three actions."""
-    return Actor(kind=kind, obs_spec=obs_spec(*shape), action_spec=KINDS[kind], **options)
+    return actor(Spaces(obs_spec(*shape), KINDS[kind]), kind, **options)
+
+
+def critics_of(num_inputs, **options):
+    """Critics of two numbers of an action, and as many observed ones as there are inputs left."""
+    return critics(Spaces(obs_spec(num_inputs - 2), BOUNDED), **options)
 
 
 @pytest.mark.parametrize(
-    ("kind", "action_size", "head_size"),
-    [("squashed_gaussian", 2, 4), ("deterministic", 2, 2), ("action_values", 3, 3)],
+    ("kind", "head_size"), [("squashed_gaussian", 4), ("deterministic", 2), ("greedy", 3)]
 )
-def test_sizes(kind, action_size, head_size):
+def test_sizes(kind, head_size):
     actor = actor_of(kind, hidden_sizes=(16, 8))
-    assert (actor.obs_size, actor.action_size, actor.head_size) == (6, action_size, head_size)
-    assert actor.is_continuous is (kind != "action_values")
-    assert actor.layer_names == ["policy.0", "policy.1", "policy.2"]
+    assert (actor.head_size, actor.has_value, actor.memory_size) == (head_size, False, 0)
+    assert actor.acts_without_torch
     assert actor.parameter_shapes() == {
         "policy.0.weight": (6, 16),
         "policy.0.bias": (16,),
@@ -45,13 +54,13 @@ def test_sizes(kind, action_size, head_size):
 
 
 def test_the_centre_and_half_the_width_of_the_bounds():
-    centre, half = actor_of("deterministic").action_scale
+    centre, half = actor_of("deterministic").make_head().action_scale
     assert (centre.tolist(), half.tolist()) == ([0.0, 2.5], [0.5, 1.5])
     assert centre.dtype == half.dtype == np.float32
 
 
 def test_critics_lie_side_by_side():
-    critics = Critics(inputs=5, hidden_sizes=(7, 4), layer_norm=True, count=3)
+    critics = critics_of(5, hidden_sizes=(7, 4), layer_norm=True, count=3)
     assert critics.parameter_shapes() == {
         "critic.0.weight": (5, 21),
         "critic.0.bias": (21,),
@@ -64,14 +73,15 @@ def test_critics_lie_side_by_side():
         "critic.2.weight": (3, 4, 1),
         "critic.2.bias": (3, 1, 1),
     }
-    plain = Critics(inputs=5, hidden_sizes=(7, 4)).parameter_shapes()
+    plain = critics_of(5, hidden_sizes=(7, 4)).parameter_shapes()
     assert plain["critic.1.weight"] == (2, 7, 4)
     assert not [name for name in plain if name.endswith(("scale", "shift"))]
 
 
 def test_dueling_streams_see_half_each():
-    actor = actor_of("action_values", hidden_sizes=(16, 8))
-    assert Dueling(actor).parameter_shapes() == {
+    actor = actor_of("dueling", hidden_sizes=(16, 4))
+    assert actor.head_size == 3
+    assert actor.parameter_shapes() == {
         "policy.0.weight": (6, 16),
         "policy.0.bias": (16,),
         "policy.1.weight": (16, 8),
@@ -85,14 +95,16 @@ def test_dueling_streams_see_half_each():
 
 def of_all_kinds():
     """Networks whose layers have many numbers, and how many inputs each layer has."""
-    actor = actor_of("action_values", hidden_sizes=(400, 100))
-    critics = Critics(inputs=9, hidden_sizes=(400, 100), layer_norm=True)
+    sizes = {"hidden_sizes": (400, 100)}
     return {
-        "actor": (actor, {"policy.0": 6, "policy.1": 400, "policy.2": 100}),
-        "critics": (critics, {"critic.0": 9, "critic.1": 400, "critic.2": 100}),
+        "actor": (actor_of("greedy", **sizes), {"policy.0": 6, "policy.1": 400, "policy.2": 100}),
+        "critics": (
+            critics_of(9, layer_norm=True, **sizes),
+            {"critic.0": 9, "critic.1": 400, "critic.2": 100},
+        ),
         "dueling": (
-            Dueling(actor),
-            {"policy.0": 6, "policy.1": 400, "value": 50, "advantage": 50},
+            actor_of("dueling", **sizes),
+            {"policy.0": 6, "policy.1": 400, "value": 100, "advantage": 100},
         ),
     }
 
@@ -133,7 +145,7 @@ def test_a_seed_gives_the_same_parameters_and_another_one_others(which):
 
 
 def test_critics_start_apart_from_each_other_and_from_the_actor():
-    critics = Critics(inputs=6, hidden_sizes=(16,))
+    critics = critics_of(6, hidden_sizes=(16,))
     actor = actor_of("deterministic", hidden_sizes=(32,))
     params, theirs = critics.initial_parameters(3), actor.initial_parameters(3)
     first, second = np.hsplit(params["critic.0.weight"], 2)
@@ -147,11 +159,10 @@ def test_critics_start_apart_from_each_other_and_from_the_actor():
 def test_json_round_trip(kind):
     actor = actor_of(kind, hidden_sizes=(16, 8), activation="tanh")
     stored = json.loads(json.dumps(actor.to_json()))
-    assert Actor.from_json(stored) == actor
+    assert Network.from_json(stored) == actor
     assert network_from_json(stored) == actor
-    assert Actor.from_json({**stored, "hidden_sizes": [16]}) != actor
-    both = ActorCritic(obs_spec=obs_spec(4), action_spec=DISCRETE)
-    assert network_from_json(json.loads(json.dumps(both.to_json()))) == both
+    other = {**stored, "body": {**stored["body"], "hidden_sizes": [16]}}
+    assert network_from_json(other) != actor
 
 
 IMAGES = obs_spec(8, 8, 3, dtype="uint8")
@@ -162,8 +173,8 @@ EMPTY = ActionSpec(kind="box", shape=(0,), dtype="float32")
 @pytest.mark.parametrize(
     ("kind", "obs", "action", "message"),
     [
-        ("action_values", obs_spec(4), BOUNDED, r"discrete actions, got a box .*use sac, td3 or"),
-        ("action_values", obs_spec(4), MULTI, r"got a multi_discrete space of shape \(2,\): use p"),
+        ("greedy", obs_spec(4), BOUNDED, r"discrete actions, got a box .*use sac, td3 or"),
+        ("greedy", obs_spec(4), MULTI, r"got a multi_discrete space of shape \(2,\): use p"),
         ("deterministic", obs_spec(4), DISCRETE, r"\(box\).*got a discrete one: use dqn or ppo"),
         ("squashed_gaussian", obs_spec(4), MULTI, r"got a multi_discrete one: use ppo$"),
         (
@@ -179,35 +190,73 @@ EMPTY = ActionSpec(kind="box", shape=(0,), dtype="float32")
             r"must be greater, got \[-1\.0, 0\.5\] to \[1\.0, 0\.5",
         ),
         ("deterministic", obs_spec(4), EMPTY, "actions must hold a number"),
-        ("action_values", obs_spec(0), DISCRETE, "observations must hold a number"),
-        ("action_values", IMAGES, DISCRETE, r"images of shape \(8, 8, 3\) need a convolutional"),
+        ("greedy", obs_spec(0), DISCRETE, "observations must hold a number"),
+        ("greedy", IMAGES, DISCRETE, r"images of shape \(8, 8, 3\) need a convolutional"),
     ],
 )
 def test_spaces_that_do_not_fit(kind, obs, action, message):
     with pytest.raises(SpaceError, match=message):
-        Actor(kind=kind, obs_spec=obs, action_spec=action)
+        actor(Spaces(obs, action), kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "message"),
+    [
+        ("categorical", BOX, "discrete actions are needed, got a box space"),
+        ("multi_categorical", DISCRETE, "multi_discrete actions are needed, got a discrete space"),
+        ("gaussian", MULTI, r"\(box\) action space is needed, got a multi_discrete one"),
+        ("dueling", BOX, "discrete actions, got a box"),
+    ],
+)
+def test_heads_that_are_not_for_these_actions(kind, action, message):
+    with pytest.raises(SpaceError, match=message):
+        actor(Spaces(obs_spec(4), action), kind)
+
+
+def test_spaces_that_critics_refuse():
+    for obs, action, message in (
+        (obs_spec(4), DISCRETE, r"\(box\) action space is needed"),
+        (obs_spec(4), BOX, "must be finite"),
+        (obs_spec(0), BOUNDED, "observations must hold a number"),
+        (IMAGES, BOUNDED, "need a convolutional"),
+    ):
+        with pytest.raises(SpaceError, match=message):
+            critics(Spaces(obs, action))
+    for options, message in (
+        ({"hidden_sizes": ()}, "at least one hidden layer"),
+        ({"hidden_sizes": (8, 0)}, "`hidden_sizes` must be positive"),
+        ({"count": 0}, "`count` must be positive, got 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            critics_of(4, **options)
 
 
 def test_bytes_that_are_no_image_will_do():
-    assert (
-        Actor(
-            kind="action_values", obs_spec=obs_spec(7, dtype="uint8"), action_spec=DISCRETE
-        ).obs_size
-        == 7
-    )
+    network = actor(Spaces(obs_spec(7, dtype="uint8"), DISCRETE), "greedy")
+    assert network.parameter_shapes()["policy.0.weight"][0] == 7
 
 
-def test_a_kind_that_there_is_not():
-    with pytest.raises(ConfigError, match="no actor of kind 'gaussian'"):
-        Actor(kind="gaussian", obs_spec=obs_spec(4), action_spec=BOUNDED)
+def test_names_that_there_are_not():
+    with pytest.raises(UnknownNameError, match="no head 'gausian'; did you mean 'gaussian'"):
+        actor(Spaces(obs_spec(4), BOUNDED), "gausian")
+    stored = actor_of("greedy").to_json()
+    for change in ({"head": "best"}, {"body": {**stored["body"], "encoder": "resnet"}}):
+        with pytest.raises(
+            CheckpointError, match=r"can't be made again .there is no (head|encoder)"
+        ):
+            network_from_json({**stored, **change})
+
+
+def test_dueling_streams_need_a_hidden_layer():
+    with pytest.raises(ConfigError, match="at least one hidden layer"):
+        actor_of("dueling", hidden_sizes=())
 
 
 @pytest.mark.parametrize("are_tensors", [False, True])
 def test_a_folded_head_is_value_plus_advantage_minus_its_mean(are_tensors):
     """Wang et al. 2016, eq. 9, from the two streams as they are."""
-    actor = actor_of("action_values", hidden_sizes=(5, 8))
-    dueling = Dueling(actor)
-    params = dueling.initial_parameters(2)
+    network = actor_of("dueling", hidden_sizes=(5, 4))
+    params = network.initial_parameters(2)
     obs = np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32)
 
     hidden = obs.reshape(4, 6).astype(np.float64)
@@ -218,24 +267,24 @@ def test_a_folded_head_is_value_plus_advantage_minus_its_mean(are_tensors):
     want = value + advantage - advantage.mean(1, keepdims=True)
 
     given = {name: torch.from_numpy(x) for name, x in params.items()} if are_tensors else params
-    folded = dueling.folded(given)
-    assert {name: tuple(x.shape) for name, x in folded.items()} == actor.parameter_shapes()
+    folded = network.make_head().fold(given)
+    plain = actor_of("greedy", hidden_sizes=(5, 8))
+    assert {name: tuple(x.shape) for name, x in folded.items()} == plain.parameter_shapes()
     assert {type(x) for x in folded.values()} == {torch.Tensor if are_tensors else np.ndarray}
-    assert not {name.split(".")[0] for name in folded} - {"policy"}
-    tensors = {name: torch.as_tensor(x) for name, x in folded.items()}
-    got = networks.actor_head(actor, tensors, torch.from_numpy(obs))
+    learned, streams = LearnedNetwork(plain), LearnedNetwork(network)
+    flat = learned.layout.pack({name: np.asarray(x) for name, x in folded.items()})
+    got = learned.values(flat, torch.from_numpy(obs))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    got = streams.values(streams.layout.pack(params), torch.from_numpy(obs))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     assert np.ptp(want, axis=1).min() > 0.01
 
 
 def test_gradients_reach_both_streams():
-    actor = actor_of("action_values", hidden_sizes=(8,))
-    dueling = Dueling(actor)
+    learned = LearnedNetwork(actor_of("dueling", hidden_sizes=(4,)))
+    flat = learned.initial(2).requires_grad_()
+    leaves = learned.layout.unpack(flat)
     obs = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).view(4, 2, 3)
-    leaves = {
-        name: torch.from_numpy(x).requires_grad_()
-        for name, x in dueling.initial_parameters(2).items()
-    }
 
     def plainly():
         hidden = torch.relu(obs.flatten(1) @ leaves["policy.0.weight"] + leaves["policy.0.bias"])
@@ -244,9 +293,7 @@ def test_gradients_reach_both_streams():
         return value + advantage - advantage.mean(1, keepdim=True)
 
     scale = torch.arange(12.0).view(4, 3)  # else the advantages' gradients cancel
-    want = torch.autograd.grad((plainly() * scale).sum(), list(leaves.values()))
-    folded = networks.actor_head(actor, dueling.folded(leaves), obs)
-    got = torch.autograd.grad((folded * scale).sum(), list(leaves.values()))
-    for name, one, other in zip(leaves, got, want, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, msg=name)
-        assert one.any()
+    (want,) = torch.autograd.grad((plainly() * scale).sum(), flat)
+    (got,) = torch.autograd.grad((learned.values(flat, obs) * scale).sum(), flat)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert all(part.any() for part in learned.layout.unpack(got).values())

@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,14 +10,13 @@ from hotloop.envs.encoding import ActionDecoder, ObsEncoder
 from hotloop.errors import ConfigError, MissingExtraError, OutputError
 from hotloop.policies import (
     ActingPolicy,
-    Actor,
-    ActorCritic,
     ObsScale,
     PolicySnapshot,
-    make_network,
+    actor,
+    actor_critic,
 )
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
-from tests.policies.nets import Images, Net, WithConstants
+from tests.policies.nets import ActorNet, Images, Net, Spaces, WithConstants
 
 DISCRETE = spaces.Discrete(5, start=-2)
 MULTI = spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1])
@@ -48,12 +46,13 @@ CASES = {
         BOUNDED,
         {"actor": "deterministic", "hidden_sizes": (16,), "activation": "tanh"},
     ),
-    "values": (PLAIN_OBS, DISCRETE, {"actor": "action_values", "is_scaled": True}),
+    "values": (PLAIN_OBS, DISCRETE, {"actor": "greedy", "is_scaled": True}),
+    "dueling": (PLAIN_OBS, DISCRETE, {"actor": "dueling", "hidden_sizes": (16, 8)}),
 }
 
 
 def specs(obs_space, action_space):
-    return ObsEncoder(obs_space).spec, ActionDecoder(action_space).spec
+    return Spaces(ObsEncoder(obs_space).spec, ActionDecoder(action_space).spec)
 
 
 def snapshot_of(network, *, is_scaled=False):
@@ -76,10 +75,9 @@ def make(case):
     obs_space, action_space, options = CASES[case]
     options = dict(options)
     is_scaled = options.pop("is_scaled", False)
-    obs_spec, action_spec = specs(obs_space, action_space)
+    spaces = specs(obs_space, action_space)
     kind = options.pop("actor", None)
-    make_one = ActorCritic if kind is None else partial(Actor, kind=kind)
-    network = make_one(obs_spec=obs_spec, action_spec=action_spec, **options)
+    network = actor(spaces, kind, **options) if kind else actor_critic(spaces, **options)
     return network, snapshot_of(network, is_scaled=is_scaled)
 
 
@@ -109,7 +107,7 @@ def check_onnx(network, snapshot, path):
         np.testing.assert_allclose(got["head"], policy.head(obs), atol=1e-5, rtol=1e-5)
         if policy.has_value:
             np.testing.assert_allclose(got["value"], policy.value(obs), atol=1e-5, rtol=1e-5)
-        if network.is_continuous:
+        if network.action_spec.kind == "box":
             np.testing.assert_allclose(action, expected, atol=1e-5, rtol=1e-5)
         else:
             np.testing.assert_array_equal(action, expected)
@@ -143,8 +141,18 @@ def test_onnx_gives_what_the_policy_gives(tmp_path, case):
     ],
 )
 def test_modules_of_the_users_own_become_onnx(tmp_path, obs_space, action_space, module, is_scaled):
-    network = make_network(module, *specs(obs_space, action_space))
+    network = actor_critic(specs(obs_space, action_space), module=module)
     snapshot = snapshot_of(network, is_scaled=is_scaled)
+    (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
+    check_onnx(network, snapshot, path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "action_space"), [("squashed_gaussian", BOUNDED), ("greedy", DISCRETE)]
+)
+def test_actors_of_the_users_own_become_onnx(tmp_path, kind, action_space):
+    network = actor(specs(MATRIX_OBS, action_space), kind, module=ActorNet)
+    snapshot = snapshot_of(network)
     (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
     check_onnx(network, snapshot, path)
 
@@ -168,7 +176,7 @@ class CountsRows(Net):
 
 @pytest.mark.parametrize("module", [Branches, CountsRows])
 def test_a_module_that_cannot_be_traced_is_one_error(capfd, tmp_path, module):
-    network = make_network(module, *specs(PLAIN_OBS, DISCRETE))
+    network = actor_critic(specs(PLAIN_OBS, DISCRETE), module=module)
     path = tmp_path / "policy.onnx"
     with pytest.raises(ConfigError, match=f"{module.__name__}' can't become an ONNX graph") as told:
         export_onnx(network, snapshot_of(network), path)
@@ -232,14 +240,19 @@ def test_numpy_gives_what_the_policy_gives(tmp_path, case):
         about = json.loads(str(content["about"]))
     assert about["env_id"] == "My-v0"
     assert about["obs_layout"] == network.obs_spec.to_json()["layout"]
-    if isinstance(network, ActorCritic):
-        assert about["head"] == ("means" if network.is_continuous else "logits")
-    else:
-        assert about["head"] == network.kind
+    same = ("squashed_gaussian", "deterministic")
+    meanings = {
+        "categorical": "logits",
+        "multi_categorical": "logits",
+        "gaussian": "means",
+        **{kind: kind for kind in same},
+        **dict.fromkeys(("greedy", "dueling"), "action_values"),
+    }
+    assert about["head"] == meanings[network.head]
 
 
 def test_numpy_refuses_a_module_of_the_users_own(tmp_path):
-    network = make_network(Net, *specs(PLAIN_OBS, DISCRETE))
+    network = actor_critic(specs(PLAIN_OBS, DISCRETE), module=Net)
     with pytest.raises(ConfigError, match=r"tests\.policies\.nets:Net.*--format onnx"):
         export_numpy(network, snapshot_of(network), tmp_path)
     assert not list(tmp_path.iterdir())

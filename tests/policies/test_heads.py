@@ -5,15 +5,16 @@ import pytest
 
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError
-from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
-from hotloop.policies.heads import (
-    Categorical,
-    DiagonalGaussian,
-    EpsilonGreedy,
-    Squashed,
-    log_std_of,
-    make_head,
+from hotloop.policies import (
+    HEADS,
+    ActingPolicy,
+    Exploration,
+    PolicySnapshot,
+    actor,
+    actor_critic,
 )
+from hotloop.policies.heads.squashed_gaussian import log_std_of
+from tests.policies.nets import Spaces
 from tests.policies.test_actors import BOUNDED, actor_of
 from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
 
@@ -21,34 +22,37 @@ LOW, HIGH = np.float32(BOUNDED.low), np.float32(BOUNDED.high)
 CENTRE, HALF = np.float32([0.0, 2.5]), np.float32([0.5, 1.5])
 
 
-def actor_critic(action_spec):
-    return ActorCritic(obs_spec=obs_spec(4), action_spec=action_spec, hidden_sizes=())
+def linear(action_spec):
+    return actor_critic(Spaces(obs_spec(4), action_spec), hidden_sizes=())
 
 
-HEADS = {
-    "categorical": (actor_critic(DISCRETE), None, Categorical),
-    "categoricals": (actor_critic(MULTI), None, Categorical),
-    "gaussian": (actor_critic(BOX), None, DiagonalGaussian),
-    "squashed": (actor_of("squashed_gaussian"), Exploration(random_steps=13), Squashed),
+CASES = {
+    "categorical": (linear(DISCRETE), None),
+    "multi_categorical": (linear(MULTI), None),
+    "gaussian": (linear(BOX), None),
+    "squashed_gaussian": (actor_of("squashed_gaussian"), Exploration(random_steps=13)),
     "deterministic": (
         actor_of("deterministic"),
         Exploration(random_steps=13, noise_std=0.2),
-        Squashed,
     ),
-    "epsilon_greedy": (
-        actor_of("action_values"),
+    "greedy": (
+        actor_of("greedy"),
         Exploration(random_steps=3, epsilon=(0.9, 0.1), epsilon_steps=25),
-        EpsilonGreedy,
     ),
+    "dueling": (actor_of("dueling"), Exploration(epsilon=(0.9, 0.1), epsilon_steps=25)),
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
+def test_all_heads_are_here():
+    assert CASES.keys() == HEADS.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_noise_is_a_function_of_seed_step_and_environment(name):
     """Whatever the block is that it is drawn in, and however many environments there are."""
-    network, exploration, kind = HEADS[name]
-    head = make_head(network, exploration)
-    assert type(head) is kind
+    network, exploration = CASES[name]
+    head = network.make_head(exploration)
+    assert type(head) is HEADS[name]
     whole = head.draw_noise(5, first_step=0, num_steps=40, num_envs=3)
     assert whole.dtype == np.float32
     for block in (1, 8, 20):
@@ -67,13 +71,13 @@ def test_noise_is_a_function_of_seed_step_and_environment(name):
         assert not np.array_equal(other, whole)
 
 
-def chosen(actor, head_of_each, noise, exploration=None):
+def chosen(network, head_of_each, noise, exploration=None):
     """Actions of every step and environment, (T, N, *action_shape), one step at a time."""
-    head = make_head(actor, exploration)
+    head = network.make_head(exploration)
     num_steps, num_envs = noise.shape[:2]
-    spec = actor.action_spec
+    spec = network.action_spec
     actions = np.empty((num_steps, num_envs, *spec.shape), spec.dtype)
-    heads = np.broadcast_to(np.float32(head_of_each), (num_envs, actor.head_size))
+    heads = np.broadcast_to(np.float32(head_of_each), (num_envs, network.head_size))
     for t in range(num_steps):
         head.choose(heads, noise[t], actions[t])
     return actions
@@ -90,11 +94,11 @@ def is_uniform(unit, num_bins=10):
 
 @pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic"])
 def test_first_actions_are_uniform_within_the_bounds(kind):
-    actor, exploration = actor_of(kind), Exploration(random_steps=4, noise_std=0.1)
-    head = make_head(actor, exploration)
+    network, exploration = actor_of(kind), Exploration(random_steps=4, noise_std=0.1)
+    head = network.make_head(exploration)
     noise = head.draw_noise(1, first_step=0, num_steps=6, num_envs=5_000)
     # A head far out, of which only the steps after the uniform ones can be.
-    actions = chosen(actor, [50.0] * actor.head_size, noise, exploration)[..., 0]
+    actions = chosen(network, [50.0] * network.head_size, noise, exploration)[..., 0]
     uniform, acted = actions[:4], actions[4:]
     assert (uniform >= LOW).all()
     assert (uniform <= HIGH).all()
@@ -111,7 +115,7 @@ def test_first_actions_are_uniform_within_the_bounds(kind):
 
 
 def test_the_uniform_steps_are_counted_from_the_runs_first():
-    head = make_head(actor_of("deterministic"), Exploration(random_steps=10))
+    head = actor_of("deterministic").make_head(Exploration(random_steps=10))
     flags = head.draw_noise(1, first_step=7, num_steps=6, num_envs=2)[..., -1]
     np.testing.assert_array_equal(flags, [[1, 1]] * 3 + [[0, 0]] * 3)
     assert not head.draw_noise(1, first_step=10, num_steps=6, num_envs=2)[..., -1].any()
@@ -120,10 +124,10 @@ def test_the_uniform_steps_are_counted_from_the_runs_first():
 
 def test_a_squashed_gaussian_has_its_law():
     """Before tanh the actions have the mean and the standard deviation that the head says."""
-    actor = actor_of("squashed_gaussian")
+    network = actor_of("squashed_gaussian")
     mean, raw = np.float32([0.3, -0.6]), np.float32([0.2, -0.1])
-    noise = make_head(actor).draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
-    actions = chosen(actor, np.concatenate([mean, raw]), noise)[0, :, :, 0]
+    noise = network.make_head().draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
+    actions = chosen(network, np.concatenate([mean, raw]), noise)[0, :, :, 0]
     assert (actions > LOW).all()
     assert (actions < HIGH).all()
     before = np.arctanh((actions.astype(np.float64) - CENTRE) / HALF)
@@ -145,14 +149,11 @@ def test_the_standard_deviation_is_bounded(raw, log_std):
 @pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic"])
 def test_no_action_leaves_its_bounds(kind, far):
     low, high = (0.1, -7.3), (0.7, -0.1)  # not of float32
-    actor = Actor(
-        kind=kind,
-        obs_spec=obs_spec(4),
-        action_spec=ActionSpec(kind="box", shape=(2,), dtype="float32", low=low, high=high),
-    )
+    action_spec = ActionSpec(kind="box", shape=(2,), dtype="float32", low=low, high=high)
+    network = actor(Spaces(obs_spec(4), action_spec), kind)
     exploration = Exploration(noise_std=5.0)
-    noise = make_head(actor, exploration).draw_noise(2, first_step=0, num_steps=2, num_envs=500)
-    actions = chosen(actor, [far] * actor.head_size, noise, exploration)
+    noise = network.make_head(exploration).draw_noise(2, first_step=0, num_steps=2, num_envs=500)
+    actions = chosen(network, [far] * network.head_size, noise, exploration)
     assert (actions >= np.float32(low)).all()
     assert (actions <= np.float32(high)).all()
     reached = np.float32(low if far < 0 else high)
@@ -160,21 +161,21 @@ def test_no_action_leaves_its_bounds(kind, far):
 
 
 def test_a_deterministic_actor_explores_by_gaussian_noise():
-    actor, exploration = actor_of("deterministic"), Exploration(noise_std=0.1)
-    noise = make_head(actor, exploration).draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
-    actions = chosen(actor, [0.2, -0.3], noise, exploration)[0, :, :, 0]
+    network, exploration = actor_of("deterministic"), Exploration(noise_std=0.1)
+    noise = network.make_head(exploration).draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
+    actions = chosen(network, [0.2, -0.3], noise, exploration)[0, :, :, 0]
     mean = CENTRE + HALF * np.tanh([0.2, -0.3])
     std = 0.1 * HALF  # of halves of the bounds' width
     np.testing.assert_allclose(actions.mean(0), mean, atol=4 * std.max() / 200)
     np.testing.assert_allclose(actions.std(0), std, rtol=4 / math.sqrt(2 * 40_000))
-    still = chosen(actor, [0.2, -0.3], noise, Exploration())[0, :, :, 0]
+    still = chosen(network, [0.2, -0.3], noise, Exploration())[0, :, :, 0]
     np.testing.assert_allclose(still, np.broadcast_to(mean, still.shape), rtol=1e-6)
 
 
 def test_epsilon_falls_linearly_with_the_steps():
     """At its first step it is the start, halfway the mean of both, and from its end on the end."""
     exploration = Exploration(epsilon=(0.8, 0.2), epsilon_steps=100)
-    head = make_head(actor_of("action_values"), exploration)
+    head = actor_of("greedy").make_head(exploration)
     for step, epsilon in ((0, 0.8), (50, 0.5), (75, 0.35), (100, 0.2), (10**6, 0.2)):
         noise = head.draw_noise(4, first_step=step, num_steps=1, num_envs=20_000)[0, :, 0]
         explored = noise[noise >= 0]
@@ -188,7 +189,7 @@ def test_epsilon_falls_linearly_with_the_steps():
 
 def test_epsilon_counts_steps_of_each_environment():
     """As many environments as one likes are at the same ε in the same step."""
-    head = make_head(actor_of("action_values"), Exploration(epsilon=(1.0, 0.0), epsilon_steps=10))
+    head = actor_of("greedy").make_head(Exploration(epsilon=(1.0, 0.0), epsilon_steps=10))
     for num_envs in (1, 8):
         noise = head.draw_noise(0, first_step=0, num_steps=30, num_envs=num_envs)
         assert (noise[0, :, 0] >= 0).all()
@@ -198,16 +199,16 @@ def test_epsilon_counts_steps_of_each_environment():
 
 def test_random_steps_of_action_values():
     exploration = Exploration(random_steps=5, epsilon=(0.0, 0.0))
-    head = make_head(actor_of("action_values"), exploration)
+    head = actor_of("greedy").make_head(exploration)
     noise = head.draw_noise(4, first_step=2, num_steps=8, num_envs=50)[..., 0]
     assert (noise[:3] >= 0).all()
     assert (noise[3:] == -1).all()
 
 
 def test_epsilon_greedy_takes_the_best_action_unless_it_explores():
-    actor = actor_of("action_values")
+    network = actor_of("greedy")
     values = np.float32([[0.0, 3.0, 1.0], [2.0, -1.0, 0.0], [0.0, 0.0, 5.0], [7.0, 7.0, 0.0]])
-    head, action = make_head(actor), np.empty(4, np.int64)
+    head, action = network.make_head(), np.empty(4, np.int64)
     noise = np.float32([[-1, 0], [1, 0], [0, 0], [-1, 0]])
     head.choose(values, noise, action)
     assert action.tolist() == [1, 1, 0, 0]
@@ -223,7 +224,7 @@ def noise_for(kind, which, num_envs):
     """Noise of a step in which all environments explore, none does, or only the first."""
     explores = np.array({"all": [True], "none": [False], "first": [True] + [False] * 9}[which])
     explores = np.resize(explores, num_envs)
-    if kind == "action_values":
+    if kind == "greedy":
         noise = np.zeros((num_envs, 2), np.float32)
         noise[:, 0] = np.where(explores, 1.0, -1.0)
         noise[:, 1] = explores.all() and num_envs > 1
@@ -236,11 +237,11 @@ def noise_for(kind, which, num_envs):
 @pytest.mark.parametrize(
     ("kind", "which", "num_envs", "is_needed"),
     [
-        ("action_values", "all", 1, False),
-        ("action_values", "all", 3, False),
-        ("action_values", "none", 1, True),
-        ("action_values", "none", 3, True),
-        ("action_values", "first", 3, True),
+        ("greedy", "all", 1, False),
+        ("greedy", "all", 3, False),
+        ("greedy", "none", 1, True),
+        ("greedy", "none", 3, True),
+        ("greedy", "first", 3, True),
         ("deterministic", "all", 1, False),
         ("deterministic", "all", 3, False),
         ("deterministic", "none", 3, True),
@@ -250,13 +251,13 @@ def noise_for(kind, which, num_envs):
 )
 def test_the_network_is_asked_where_it_matters(kind, which, num_envs, is_needed):
     """Where the network is left out, its head makes no difference; where it does, it is not."""
-    actor = actor_of(kind)
-    head = make_head(actor, Exploration(noise_std=0.1))
+    network = actor_of(kind)
+    head = network.make_head(Exploration(noise_std=0.1))
     noise = noise_for(kind, which, num_envs)
     assert bool(head.is_needed(noise)) is is_needed
-    spec = actor.action_spec
+    spec = network.action_spec
     actions = []
-    for values in ([0.9] * actor.head_size, [-0.9] * actor.head_size):
+    for values in ([0.9] * network.head_size, [-0.9] * network.head_size):
         values[-1] = 0.0  # the last is the greatest or not
         action = np.empty((num_envs, *spec.shape), spec.dtype)
         head.choose(np.tile(np.float32(values), (num_envs, 1)), noise, action)
@@ -264,10 +265,10 @@ def test_the_network_is_asked_where_it_matters(kind, which, num_envs, is_needed)
     assert np.array_equal(*actions) is not is_needed
 
 
-@pytest.mark.parametrize("name", ["squashed", "deterministic", "epsilon_greedy"])
+@pytest.mark.parametrize("name", ["squashed_gaussian", "deterministic", "greedy"])
 def test_a_policy_acts_the_same_whether_the_network_is_asked_or_not(name):
     """`draw`, which leaves the network out, against the head of every step and `choose`."""
-    network, exploration, _ = HEADS[name]
+    network, exploration = CASES[name]
     snapshot = PolicySnapshot(0, network.initial_parameters(0))
     policy = ActingPolicy(network, snapshot, exploration=exploration)
     spec, generator = network.action_spec, np.random.default_rng(0)
@@ -285,41 +286,43 @@ def test_a_policy_acts_the_same_whether_the_network_is_asked_or_not(name):
             policy.choose(policy.head(obs), noise[t], want)
             np.testing.assert_array_equal(got, want)
         expected = 13
-        if name == "epsilon_greedy":  # a single one may explore at any step
+        if name == "greedy":  # a single one may explore at any step
             expected = 3 if num_envs > 1 else int((noise[:, 0, 0] >= 0).sum())
         assert num_skipped == expected
         assert 0 < expected < 40
 
 
-@pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic", "action_values"])
+@pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic", "greedy", "dueling"])
 def test_the_most_probable_action(kind):
-    actor = actor_of(kind)
+    network = actor_of(kind)
     policy = ActingPolicy(
-        actor,
-        PolicySnapshot(0, actor.initial_parameters(0)),
+        network,
+        PolicySnapshot(0, network.initial_parameters(0)),
         exploration=Exploration(random_steps=10**9, noise_std=3.0, epsilon=(1.0, 1.0)),
     )
     obs = np.random.default_rng(0).standard_normal((6, 2, 3)).astype(np.float32)
     head = policy.head(obs)
-    if kind == "action_values":
+    if kind in ("greedy", "dueling"):
         want = DISCRETE.start + head.argmax(1)
         assert len(set(want.tolist())) > 1
     else:
         want = (CENTRE + HALF * np.tanh(head[:, :2]))[..., None]
     got = policy.act(obs)
-    assert got.dtype == actor.action_spec.dtype
+    assert got.dtype == network.action_spec.dtype
     np.testing.assert_allclose(got, want, rtol=1e-6)
     np.testing.assert_array_equal(policy.act(obs[0]), policy.act(obs[:1])[0])
     with pytest.raises(ConfigError, match="has no value function beside its policy: `head`"):
         policy.value(obs)
+    with pytest.raises(ConfigError, match=f"head '{kind}' keeps no log-probabilities"):
+        policy.log_prob(head, head, got)
 
 
 def test_a_squashed_gaussian_is_drawn_from_when_asked():
     """With what the user brings, and neither uniform steps nor exploration in it."""
-    actor = actor_of("squashed_gaussian")
+    network = actor_of("squashed_gaussian")
     policy = ActingPolicy(
-        actor,
-        PolicySnapshot(0, actor.initial_parameters(0)),
+        network,
+        PolicySnapshot(0, network.initial_parameters(0)),
         exploration=Exploration(random_steps=10**9),
     )
     obs = np.repeat(np.random.default_rng(0).standard_normal((1, 2, 3)), 20_000, axis=0)
@@ -333,12 +336,12 @@ def test_a_squashed_gaussian_is_drawn_from_when_asked():
     np.testing.assert_allclose(before.std(0), std, rtol=4 / math.sqrt(2 * 20_000))
 
 
-@pytest.mark.parametrize("kind", ["deterministic", "action_values"])
+@pytest.mark.parametrize("kind", ["deterministic", "greedy"])
 def test_what_has_no_randomness_of_its_own_acts_alike_when_drawn_from(kind):
-    actor = actor_of(kind)
+    network = actor_of(kind)
     policy = ActingPolicy(
-        actor,
-        PolicySnapshot(0, actor.initial_parameters(0)),
+        network,
+        PolicySnapshot(0, network.initial_parameters(0)),
         exploration=Exploration(random_steps=10**9, noise_std=3.0, epsilon=(1.0, 1.0)),
     )
     obs = np.random.default_rng(0).standard_normal((30, 2, 3)).astype(np.float32)

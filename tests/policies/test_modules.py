@@ -1,5 +1,6 @@
 import functools
 import json
+import math
 import shutil
 
 import numpy as np
@@ -14,16 +15,18 @@ from hotloop.errors import (
     SpaceError,
     UnknownNameError,
 )
-from hotloop.learner import ParameterLayout, value_and_grad
 from hotloop.policies import (
     ActingPolicy,
     ObsScale,
     PolicySnapshot,
-    make_network,
+    actor,
+    actor_critic,
+    critics,
     network_from_json,
-    networks,
 )
+from hotloop.policies.learned import LearnedCritics, LearnedNetwork
 from tests.policies import nets
+from tests.policies.test_actors import BOUNDED
 from tests.policies.test_policies import BOX, DISCRETE, SPECS, obs_spec
 
 IMAGES = obs_spec(9, 9, 3, dtype="uint8")
@@ -38,6 +41,10 @@ def observations(spec, *leading):
 
 def as_tensors(params):
     return {name: torch.from_numpy(array) for name, array in params.items()}
+
+
+def make_network(module, obs, action):
+    return actor_critic(nets.Spaces(obs, action), module=module)
 
 
 def moved(params):
@@ -71,7 +78,9 @@ def test_a_module_is_itself_wherever_it_runs(kind, net, spec):
         want_head, want_value = module(torch.from_numpy(obs))
     want_value = want_value.flatten()
 
-    head, value = networks.forward(network, as_tensors(params), torch.from_numpy(obs))
+    learned = LearnedNetwork(network)
+    flat = learned.layout.pack(params)
+    head, value = learned.outputs(flat, torch.from_numpy(obs))
     torch.testing.assert_close(head, want_head)
     torch.testing.assert_close(value, want_value)
     policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
@@ -87,9 +96,7 @@ def test_a_module_is_itself_wherever_it_runs(kind, net, spec):
     noise = policy.draw_noise(0, first_step=0, num_steps=1, num_envs=5)[0]
     action = np.empty((5, *network.action_spec.shape), network.action_spec.dtype)
     policy.choose(out, noise, action)
-    log_prob, _ = networks.log_prob_and_entropy(
-        network, as_tensors(params), head, torch.from_numpy(action)
-    )
+    log_prob, _, _ = learned.evaluate(flat, torch.from_numpy(obs), torch.from_numpy(action))
     got = policy.log_prob(out[None], noise[None], action[None])[0]
     np.testing.assert_allclose(got, log_prob.detach(), rtol=1e-4, atol=1e-5)
 
@@ -150,39 +157,35 @@ def test_the_seed_decides_and_the_global_generator_stays():
     assert not np.array_equal(one["policy.weight"], other["policy.weight"])  # a lazy one
 
 
-def loss(flat, obs, action, network, layout):
-    named = layout.unpack(flat)
-    head, value = networks.forward(network, named, obs)
-    log_prob, entropy = networks.log_prob_and_entropy(network, named, head, action)
-    total = value.square().mean() - log_prob.mean() - 0.1 * entropy.mean()
-    return total, value.detach()
+def loss(flat, obs, action, learned):
+    log_prob, entropy, value = learned.evaluate(flat, obs, action)
+    return value.square().mean() - log_prob.mean() - 0.1 * entropy.mean()
 
 
 def learning_problem(net, spec, action_spec):
-    network = make_network(net, spec, action_spec)
-    layout = ParameterLayout(network.parameter_shapes())
-    flat = layout.pack(moved(network.initial_parameters(3)))
+    learned = LearnedNetwork(make_network(net, spec, action_spec))
+    flat = learned.layout.pack(moved(learned.network.initial_parameters(3)))
     obs = torch.from_numpy(observations(spec, 8))
     rng = np.random.default_rng(4)
     if action_spec.kind == "discrete":
         action = torch.from_numpy(rng.integers(0, 3, 8))
     else:
         action = torch.from_numpy(rng.standard_normal((8, 2)).astype(np.float32))
-    return flat, obs, action, network, layout
+    return flat, obs, action, learned
 
 
 def test_the_gradient_is_that_of_the_module_itself():
-    flat, obs, action, network, layout = learning_problem(nets.Net, obs_spec(4), DISCRETE)
-    value, _, grad = value_and_grad(loss, flat, obs, action, network, layout)
+    flat, obs, action, learned = learning_problem(nets.Net, obs_spec(4), DISCRETE)
+    grad, value = torch.func.grad_and_value(loss)(flat, obs, action, learned)
     module = nets.Net((4,), 3)
-    module.load_state_dict(layout.unpack(flat))
+    module.load_state_dict(learned.layout.unpack(flat))
     head, v = module(obs)
     distribution = torch.distributions.Categorical(logits=head)
     want = v.square().mean() - distribution.log_prob(action).mean()
     want = want - 0.1 * distribution.entropy().mean()
     want.backward()
     torch.testing.assert_close(value, want.detach())
-    for name, part in layout.unpack(grad).items():
+    for name, part in learned.layout.unpack(grad).items():
         torch.testing.assert_close(part, module.get_parameter(name).grad)
 
 
@@ -200,9 +203,9 @@ def test_eager_and_compiled_learn_the_same(net, spec, action_spec):
     flat, *rest = learning_problem(net, spec, action_spec)
 
     def step(flat, *rest):
-        value, aux, grad = value_and_grad(loss, flat, *rest)
+        grad, value = torch.func.grad_and_value(loss)(flat, *rest)
         flat.sub_(grad, alpha=0.05)
-        return value, aux
+        return value
 
     compiled = torch.compile(step, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
     slow, fast = flat.clone(), flat.clone()
@@ -220,11 +223,11 @@ def test_eager_and_compiled_learn_the_same(net, spec, action_spec):
 def test_json_round_trip(kind, given):
     network = make_network(given, obs_spec(4), SPECS[kind])
     fields = json.loads(json.dumps(network.to_json()))
-    assert fields["network"] == (
+    assert fields["body"]["name"] == (
         given if isinstance(given, str) else f"tests.policies.nets:{given.__name__}"
     )
     again = network_from_json(fields)
-    assert (again.obs_spec, again.action_spec) == (network.obs_spec, network.action_spec)
+    assert again == network
     assert again.parameter_shapes() == network.parameter_shapes()
     params = network.initial_parameters(1)
     obs = observations(network.obs_spec, 3)
@@ -247,7 +250,7 @@ def test_networks_that_cannot_be_imported_again():
     fields = make_network(nets.Net, obs_spec(4), DISCRETE).to_json()
     for name in ("tests.policies.nets:Gone", "no_such_module:Net"):
         with pytest.raises(CheckpointError, match=f"made again.*{name}"):
-            network_from_json({**fields, "network": name})
+            network_from_json({**fields, "body": {**fields["body"], "name": name}})
 
 
 def test_names_that_lead_nowhere(tmp_path, monkeypatch):
@@ -380,7 +383,11 @@ GOT = r"must return \(head, value\), torch.float32 of shapes \(2, 3\) \(logits\)
             ConfigError,
             "`w` differs between two constructions: draw from torch's generator",
         ),
-        (lambda obs_shape, head_size: 1 / 0, ConfigError, r"raised ZeroDivisionError.*modules.py"),
+        (
+            lambda obs_shape, head_size: 1 / 0,
+            ConfigError,
+            r"raised ZeroDivisionError.*test_modules.py",
+        ),
         (lambda obs_shape: None, ConfigError, r"obs_shape=\(4,\) and head_size=3 raised TypeError"),
         (lambda obs_shape, head_size: None, ConfigError, "must be a torch.nn.Module, got a NoneTy"),
         (lambda *_: THE_SAME, ConfigError, "same module twice"),
@@ -424,3 +431,177 @@ def test_parameters_of_another_network_are_refused():
     params["policy.weight"] = params["policy.weight"].T
     with pytest.raises(CheckpointError, match=r"`policy.weight` must have shape \(3, 16\)"):
         ActingPolicy(network, PolicySnapshot(0, params))
+
+
+# --- modules of actors and critics ----------------------------------------------------------------
+
+BOUNDED_SPACES = nets.Spaces(obs_spec(2, 3), BOUNDED)
+ACTORS = {
+    "squashed_gaussian": BOUNDED_SPACES,
+    "deterministic": BOUNDED_SPACES,
+    "greedy": nets.Spaces(obs_spec(2, 3), DISCRETE),
+}
+
+
+@pytest.mark.parametrize("kind", ACTORS)
+def test_a_module_that_acts_alone(kind):
+    network = actor(ACTORS[kind], kind, module="tests.policies.nets:ActorNet")
+    assert (network.has_value, network.acts_without_torch) == (False, False)
+    assert network_from_json(json.loads(json.dumps(network.to_json()))) == network
+    params = moved(network.initial_parameters(1))
+    module = nets.ActorNet((2, 3), network.head_size)
+    module.load_state_dict(as_tensors(params))
+    obs = observations(network.obs_spec, 5)
+    want = module(torch.from_numpy(obs)).detach()
+    learned = LearnedNetwork(network)
+    head, value = learned.outputs(learned.layout.pack(params), torch.from_numpy(obs))
+    assert value is None
+    torch.testing.assert_close(head, want)
+    policy = ActingPolicy(network, PolicySnapshot(0, params))
+    np.testing.assert_allclose(policy.head(obs), want, rtol=1e-5, atol=1e-6)
+    params["layers.3.bias"][0] += 1.0
+    policy.refresh(1)
+    np.testing.assert_allclose(policy.head(obs)[:, 0], want[:, 0] + 1.0, rtol=1e-5, atol=1e-5)
+    assert policy.act(obs).shape == (5, *network.action_spec.shape)
+    with pytest.raises(ConfigError, match="has no value function"):
+        policy.value(obs)
+
+
+def test_modules_that_are_critics():
+    described = critics(BOUNDED_SPACES, count=3, module=nets.CriticNet)
+    names = ["hidden.weight", "hidden.bias", "value.weight", "value.bias"]
+    assert [*described.parameter_shapes()] == [f"critic.{k}.{n}" for k in range(3) for n in names]
+    learned = LearnedCritics(described)
+    params = learned.initial(1)
+    assert torch.equal(params, learned.initial(1))
+    named = learned.layout.unpack(params)
+    weights = [named[f"critic.{k}.hidden.weight"] for k in range(3)]
+    assert not torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[1], weights[2])
+    assert not torch.equal(learned.initial(2), params)
+    actor_weight = actor(BOUNDED_SPACES, "deterministic", module=nets.ActorNet)
+    actor_weight = actor_weight.initial_parameters(1)["layers.1.weight"]
+    assert not np.isin(actor_weight, weights[0].numpy()).any()
+
+    obs = torch.from_numpy(observations(BOUNDED_SPACES.obs_spec, 7))
+    action = torch.rand(7, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    module = nets.CriticNet((2, 3), 2)
+    want = []
+    for k in range(3):
+        module.load_state_dict({n: named[f"critic.{k}.{n}"] for n in names}, strict=False)
+        want.append(module(obs, action)[:, 0].detach())
+    values = learned.values(params, obs, action)
+    torch.testing.assert_close(values, torch.stack(want))
+    first = learned.first(params, obs, action)
+    assert torch.equal(first, values[0])
+    grad = torch.func.grad(lambda x: learned.first(x, obs, action).sum())(params)
+    parts = learned.layout.unpack(grad)
+    assert all(parts[name].any() == name.startswith("critic.0.") for name in parts)
+
+
+class BareCritic(nn.Module):
+    """To be given a forward."""
+
+    def __init__(self, obs_shape, action_size):
+        super().__init__()
+        self.linear = nn.Linear(math.prod(obs_shape) + action_size, 1)
+
+    def forward(self, obs, action):
+        return self.change(self.linear(torch.cat([obs.flatten(1), action], 1)))
+
+
+def critic(change):
+    return type("Bad", (BareCritic,), {"change": lambda self, value: change(value)})
+
+
+class BareActor(nn.Module):
+    def __init__(self, obs_shape, head_size):
+        super().__init__()
+        self.linear = nn.Linear(math.prod(obs_shape), head_size)
+
+    def forward(self, obs):
+        return self.change(self.linear(obs.flatten(1)))
+
+
+def head_of(change):
+    return type("Bad", (BareActor,), {"change": lambda self, head: change(head)})
+
+
+VALUE = r"must return value, torch.float32 of shape \(2,\), for a batch of 2 observations of shape "
+VALUE += r"\(2, 3\) and actions of shape \(2,\), got "
+HEAD = (
+    r"must return head, torch.float32 of shape \(2, 3\) \(the value of each action\), for a .*got "
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda x: x, None, ""),
+        (lambda x: x[:, 0], None, ""),
+        (lambda x: x.double(), ShapeError, VALUE + r"torch.float64 \(2, 1\)"),
+        (lambda x: x.mean(), ShapeError, VALUE + r"torch.float32 \(\)"),
+        (lambda x: (x, x), ShapeError, VALUE + r"\(torch.float32 \(2, 1\), torch"),
+        (lambda x: None, ShapeError, VALUE + "a NoneType"),
+        (lambda x: x.softmax(0), ConfigError, "mixes the rows"),
+        (lambda x: x + torch.rand(()), ConfigError, "something else each time"),
+        (
+            lambda x: x.gone,
+            ConfigError,
+            r"must take observations of shape \(2, 2, 3\), torch.float32, and actions of shape "
+            r"\(2, 2\), torch.float32, but raised AttributeError",
+        ),
+    ],
+)
+def test_what_a_critic_can_be_refused_for(change, error, match):
+    if error is None:
+        critics(BOUNDED_SPACES, module=critic(change))
+        return
+    with pytest.raises(error, match=match):
+        critics(BOUNDED_SPACES, module=critic(change))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda x: x, None, ""),
+        (lambda x: (x, x[:, 0]), ShapeError, HEAD + r"\(torch.float32 \(2, 3\), torch"),
+        (lambda x: [x], ShapeError, HEAD + r"\(torch.float32 \(2, 3\)\)"),
+        (lambda x: x[:, :2], ShapeError, HEAD + r"torch.float32 \(2, 2\)"),
+        (lambda x: x.softmax(0), ConfigError, "mixes the rows"),
+        (lambda x: x.gone, ConfigError, r"shape \(2, 2, 3\), torch.float32, but raised Attribute"),
+    ],
+)
+def test_what_an_actor_can_be_refused_for(change, error, match):
+    if error is None:
+        actor(ACTORS["greedy"], "greedy", module=head_of(change))
+        return
+    with pytest.raises(error, match=match):
+        actor(ACTORS["greedy"], "greedy", module=head_of(change))
+
+
+@pytest.mark.parametrize("size", ["head_size=3", "action_size=2"])
+def test_refusals_that_are_the_same_for_all_modules(size):
+    def use(module):
+        if size == "head_size=3":
+            return actor(ACTORS["greedy"], "greedy", module=module)
+        return critics(BOUNDED_SPACES, module=module)
+
+    fits = head_of if size == "head_size=3" else critic
+    one = fits(lambda x: x)((2, 3), int(size[-1]))
+    for module, error, match in (
+        (lambda *_: one, ConfigError, "same module twice"),
+        (one, ConfigError, "class or a function that makes a module, got a Bad"),
+        (lambda obs_shape, size: None, ConfigError, "must be a torch.nn.Module, got a NoneType"),
+        (lambda shape: None, ConfigError, rf"obs_shape=\(2, 3\) and {size} raised TypeError"),
+        ("tests.policies.nets:Gone", UnknownNameError, "has no 'Gone'"),
+    ):
+        with pytest.raises(error, match=match):
+            use(module)
+
+
+def test_a_module_cannot_be_of_streams():
+    with pytest.raises(
+        ConfigError, match="this head's layers are hotloop's own, and a module gives"
+    ):
+        actor(ACTORS["greedy"], "dueling", module=nets.ActorNet)

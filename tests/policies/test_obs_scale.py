@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from hotloop.errors import CheckpointError, ConfigError, ShapeError
-from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, networks
+from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot
+from hotloop.policies.learned import LearnedNetwork
 from tests.policies.test_policies import BOX, SPECS, random_policy
 
 MEAN = np.array([1.0, -2.0, 0.0, 3.0], np.float32)
@@ -63,10 +64,9 @@ def test_what_is_trained_on_is_what_acts():
     assert policy.scaled(obs, out) is out
     np.testing.assert_array_equal(out, seen)
     _, params, _ = random_policy(BOX)
-    head, value = networks.forward(
-        policy.network,
-        {name: torch.from_numpy(array) for name, array in params.items()},
-        torch.from_numpy(seen.reshape(15, 4)),
+    learned = LearnedNetwork(policy.network)
+    head, value = learned.outputs(
+        learned.layout.pack(params), torch.from_numpy(seen.reshape(15, 4))
     )
     np.testing.assert_allclose(policy.head(obs.reshape(15, 4)), head, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(policy.value(obs.reshape(15, 4)), value, rtol=1e-4, atol=1e-5)

@@ -10,8 +10,8 @@ import copy
 import torch
 from torch import nn
 
-from hotloop.algorithms.off_policy import Batch
 from hotloop.envs.spaces import ActionSpec
+from hotloop.training import Batch
 
 
 def random_batch(obs_size: int, action_spec: ActionSpec, size: int, seed: int, *, weighed=False):
@@ -28,9 +28,10 @@ def random_batch(obs_size: int, action_spec: ActionSpec, size: int, seed: int, *
         low, high = torch.tensor(action_spec.low), torch.tensor(action_spec.high)
         action = low + (high - low) * uniform
     ended = torch.rand(size, generator=generator) < 1 / 3
-    importance = torch.ones(size)
+    importance, weight = torch.ones(size), None
     if weighed:
         importance = 0.1 + 0.9 * torch.rand(size, generator=generator)
+        weight = 0.2 + 1.6 * torch.rand(size, generator=generator)
     return Batch(
         obs=normal(size, obs_size),
         action=action,
@@ -38,6 +39,7 @@ def random_batch(obs_size: int, action_spec: ActionSpec, size: int, seed: int, *
         next_obs=normal(size, obs_size),
         discount=torch.where(ended, 0.0, 0.97),
         importance=importance,
+        weight=weight,
     )
 
 
@@ -52,32 +54,38 @@ def linear(weight, bias):
     return layer
 
 
-def actor_module(actor, params):
-    """The perceptron of an `Actor`."""
-    activation = nn.Tanh if actor.activation == "tanh" else nn.ReLU
+def layer_names(params):
+    """The policy's layers, in order."""
+    names = (name.rpartition(".") for name in params)
+    return [layer for layer, _, kind in names if kind == "weight" and layer.startswith("policy")]
+
+
+def actor_module(network, params):
+    """The perceptron of an actor."""
+    activation = nn.Tanh if network.body.activation == "tanh" else nn.ReLU
     layers = []
-    for name in actor.layer_names:
+    for name in layer_names(params):
         layers += [linear(params[f"{name}.weight"], params[f"{name}.bias"]), activation()]
     return nn.Sequential(*layers[:-1])
 
 
 def critic_modules(critics, params):
     """One perceptron for each of `Critics`."""
-    found = []
+    found, hidden_sizes = [], critics.body.hidden_sizes
     for k in range(critics.count):
-        layers, depth = [], len(critics.hidden_sizes)
+        layers, depth = [], len(hidden_sizes)
         for j in range(depth + 1):
             weight, bias = params[f"critic.{j}.weight"], params[f"critic.{j}.bias"]
             if j == 0:
-                width = critics.hidden_sizes[0]
+                width = hidden_sizes[0]
                 columns = slice(k * width, (k + 1) * width)
                 layers.append(linear(weight[:, columns], bias[columns]))
             else:
                 layers.append(linear(weight[k], bias[k]))
             if j == depth:
                 break
-            if critics.layer_norm:
-                norm = nn.LayerNorm(critics.hidden_sizes[j], dtype=torch.float64)
+            if critics.body.layer_norm:
+                norm = nn.LayerNorm(hidden_sizes[j], dtype=torch.float64)
                 norm.weight.data.copy_(torch.as_tensor(params[f"critic.{j}.scale"])[k, 0])
                 norm.bias.data.copy_(torch.as_tensor(params[f"critic.{j}.shift"])[k, 0])
                 layers.append(norm)
@@ -89,15 +97,15 @@ def critic_modules(critics, params):
 class DuelingModule(nn.Module):
     """A trunk, and two streams with a hidden layer each."""
 
-    def __init__(self, actor, params):
+    def __init__(self, network, params):
         super().__init__()
-        activation = nn.Tanh if actor.activation == "tanh" else nn.ReLU
-        *trunk, last, _ = actor.layer_names
+        activation = nn.Tanh if network.body.activation == "tanh" else nn.ReLU
+        *trunk, last = layer_names(params)
         layers = []
         for name in trunk:
             layers += [linear(params[f"{name}.weight"], params[f"{name}.bias"]), activation()]
         self.trunk = nn.Sequential(*layers)
-        half = actor.hidden_sizes[-1] // 2
+        half = network.body.hidden_sizes[-1]
         weight, bias = params[f"{last}.weight"], params[f"{last}.bias"]
         self.value, self.advantage = (
             nn.Sequential(
@@ -125,6 +133,11 @@ def follow(target, module, tau):
     with torch.no_grad():
         for theirs, ours in zip(target.parameters(), module.parameters(), strict=True):
             theirs.copy_((1 - tau) * theirs + tau * ours)
+
+
+def mean(values, weight):
+    """E[w x] of weights that are 1 on average, or E[x]."""
+    return values.mean() if weight is None else (weight * values).mean()
 
 
 def doubles(batch):
@@ -155,21 +168,26 @@ class TwinCritics:
         loss.backward()
         self.optimizer.step()
         td_error = sum((value - target).abs() for value in values).detach() / 2
-        means = [loss.item(), sum(v.mean().item() for v in values) / 2, td_error.mean().item()]
-        return means, td_error
+        q_value = sum(value.mean().item() for value in values) / 2
+        metrics = {
+            "critic_loss": loss.item(),
+            "q_value": q_value,
+            "td_error": td_error.mean().item(),
+        }
+        return metrics, td_error
 
 
 class SAC:
     """Haarnoja et al. 2018, with targets that move at each update of the critics."""
 
-    def __init__(self, actor, critics, policy, values, config):
+    def __init__(self, nets, policy, values, config):
         self.config = config
-        self.policy = actor_module(actor, policy)
+        self.policy = actor_module(nets.policy.network, policy)
         self.policy_optimizer = torch.optim.Adam(
             self.policy.parameters(), lr=config.policy_learning_rate
         )
-        self.critics = TwinCritics(critics, values, config.critic_learning_rate)
-        self.centre, self.half = centre_and_half(actor.action_spec)
+        self.critics = TwinCritics(nets.critics.critics, values, config.critic_learning_rate)
+        self.centre, self.half = centre_and_half(nets.policy.network.action_spec)
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = -len(self.centre)
@@ -190,12 +208,12 @@ class SAC:
         return torch.tanh(before), log_prob.sum(1)
 
     def update(self, batch, draw_noise):
-        batch, policy_metrics = doubles(batch), []
+        config, batch, policy_metrics = self.config, doubles(batch), []
         self.count += 1
         with torch.no_grad():
             action, log_prob = self.draw(batch.next_obs, draw_noise())
             value = self.critics.least(self.critics.targets, batch.next_obs, action)
-            target = batch.reward + batch.discount * (value - self.alpha * log_prob)
+            target = batch.reward + config.gamma * batch.discount * (value - self.alpha * log_prob)
         unit = (batch.action - self.centre) / self.half
         metrics, td_error = self.critics.learn(batch.obs, unit, target, batch.importance)
         follow(self.critics.targets, self.critics.modules, self.config.tau)
@@ -208,7 +226,7 @@ class SAC:
         alpha = self.alpha
         action, log_prob = self.draw(batch.obs, noise)
         value = self.critics.least(self.critics.modules, batch.obs, action)
-        loss = (alpha * log_prob - value).mean()
+        loss = mean(alpha * log_prob - value, batch.weight)
         self.policy_optimizer.zero_grad()
         loss.backward()
         self.policy_optimizer.step()
@@ -218,20 +236,24 @@ class SAC:
             self.alpha_optimizer.zero_grad()
             alpha_loss.backward()
             self.alpha_optimizer.step()
-        entropy = -log_prob.mean().item()
-        return [loss.item(), alpha * surplus.mean().item(), alpha, entropy]
+        return {
+            "policy_loss": loss.item(),
+            "alpha_loss": alpha * surplus.mean().item(),
+            "alpha": alpha,
+            "entropy": -log_prob.mean().item(),
+        }
 
 
 class TD3:
     """Fujimoto et al. 2018, algorithm 1."""
 
-    def __init__(self, actor, critics, policy, values, config):
+    def __init__(self, nets, policy, values, config):
         self.config = config
-        self.policy = actor_module(actor, policy)
+        self.policy = actor_module(nets.policy.network, policy)
         self.policy_target = copy.deepcopy(self.policy)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.learning_rate)
-        self.critics = TwinCritics(critics, values, config.learning_rate)
-        self.centre, self.half = centre_and_half(actor.action_spec)
+        self.critics = TwinCritics(nets.critics.critics, values, config.learning_rate)
+        self.centre, self.half = centre_and_half(nets.policy.network.action_spec)
         self.count = 0
         self.num_clipped = 0  # numbers of noise that the bound changed
         self.num_beyond = 0  # numbers of actions that the bounds changed
@@ -247,29 +269,30 @@ class TD3:
             self.num_beyond += int((action.abs() > 1).sum())
             action = action.clamp(-1, 1)
             value = self.critics.least(self.critics.targets, batch.next_obs, action)
-            target = batch.reward + batch.discount * value
+            target = batch.reward + config.gamma * batch.discount * value
         unit = (batch.action - self.centre) / self.half
         metrics, td_error = self.critics.learn(batch.obs, unit, target, batch.importance)
         policy_metrics = []
         if self.count % config.policy_frequency == 0:
             action = torch.tanh(self.policy(batch.obs))
-            loss = -self.critics.modules[0](torch.cat([batch.obs, action], 1)).mean()
+            value = self.critics.modules[0](torch.cat([batch.obs, action], 1))[:, 0]
+            loss = -mean(value, batch.weight)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
             follow(self.policy_target, self.policy, config.tau)
             follow(self.critics.targets, self.critics.modules, config.tau)
-            policy_metrics = [[loss.item()]]
+            policy_metrics = [{"policy_loss": loss.item()}]
         return metrics, policy_metrics, td_error
 
 
 class DQN:
     """Mnih et al. 2015 and van Hasselt et al. 2016."""
 
-    def __init__(self, actor, params, config):
+    def __init__(self, nets, params, config):
         self.config = config
         make = DuelingModule if config.dueling else actor_module
-        self.network = make(actor, params)
+        self.network = make(nets.network, params)
         self.target = copy.deepcopy(self.network)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
         self.num_linear = 0  # errors beyond Huber's δ
@@ -280,7 +303,7 @@ class DQN:
         with torch.no_grad():
             next_values = self.target(batch.next_obs)
             best = (self.network(batch.next_obs) if config.double else next_values).argmax(1)
-            target = batch.reward + batch.discount * next_values[rows, best]
+            target = batch.reward + config.gamma * batch.discount * next_values[rows, best]
         value = self.network(batch.obs)[rows, batch.action]
         error = value - target
         each = error**2
@@ -296,10 +319,22 @@ class DQN:
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), bound)
         self.optimizer.step()
         td_error = error.detach().abs()
-        return [loss.item(), value.mean().item(), td_error.mean().item(), norm.item()], td_error
+        metrics = {
+            "loss": loss.item(),
+            "q_value": value.mean().item(),
+            "td_error": td_error.mean().item(),
+            "grad_norm": norm.item(),
+        }
+        return metrics, td_error
 
     def move_target(self):
         follow(self.target, self.network, self.config.tau)
+
+
+def means(rows):
+    """The means of metrics by name, over all updates."""
+    assert all(row.keys() == rows[0].keys() for row in rows)
+    return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
 def assert_same_parameters(ours, theirs):

@@ -7,20 +7,20 @@ from torch import nn
 
 
 class Networks(nn.Module):
-    """Two perceptrons with the parameters of an `ActorCritic`."""
+    """Two perceptrons with the parameters of an actor and critic."""
 
-    def __init__(self, network, params):
+    def __init__(self, params):
         super().__init__()
-        self.policy = self._perceptron(network, params, "policy")
-        self.value = self._perceptron(network, params, "value")
+        self.policy = self._perceptron(params, "policy")
+        self.value = self._perceptron(params, "value")
         self.log_std = None
-        if network.is_continuous:
+        if "policy.log_std" in params:
             self.log_std = nn.Parameter(torch.from_numpy(params["policy.log_std"].copy()))
 
     @staticmethod
-    def _perceptron(network, params, name):
+    def _perceptron(params, name):
         layers = []
-        for k in range(network.num_layers):
+        for k in range(sum(f"{name}.{k}.weight" in params for k in range(len(params)))):
             weight = torch.from_numpy(params[f"{name}.{k}.weight"].T.copy())
             linear = nn.Linear(weight.shape[1], weight.shape[0])
             linear.weight.data = weight
@@ -36,7 +36,7 @@ class Networks(nn.Module):
         return torch.distributions.Categorical(logits=head)
 
     def numpy(self):
-        """Parameters by the names of an `ActorCritic`."""
+        """Parameters by the names of an actor and critic."""
         named = {}
         for name, net in (("policy", self.policy), ("value", self.value)):
             linears = [layer for layer in net if isinstance(layer, nn.Linear)]

@@ -6,7 +6,7 @@ import pytest
 from hotloop import gae
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
-from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
+from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
 from hotloop.rollouts import InlineRollout, RolloutState, to_batch
 from hotloop.rollouts.collector import NOISE_STEPS
 from hotloop.rollouts.evaluation import evaluate
@@ -17,7 +17,7 @@ from tests import toy_envs
 
 def make_rollout(env, num_envs=3, num_steps=25, seed=0, value=None, **env_kwargs):
     envs = make_vec(env, num_envs, seed=seed, env_kwargs=env_kwargs)
-    network = ActorCritic(obs_spec=envs.obs_spec, action_spec=envs.action_spec, hidden_sizes=(8,))
+    network = actor_critic(envs, hidden_sizes=(8,))
     params = network.initial_parameters(seed)
     if value is not None:  # a critic that says `value` of everything
         params["value.1.weight"][:] = 0.0
@@ -158,10 +158,15 @@ def test_rows_that_are_no_transitions_are_left_out():
     )
     fragment.action[...] = np.arange(8).reshape(4, 2)
     advantages = np.arange(8, dtype=np.float32).reshape(4, 2)
+    fields = {
+        "action": fragment.action,
+        "advantages": advantages,
+        "returns": advantages + fragment.value,
+    }
     rng = np.random.default_rng(0)
-    assert to_batch([fragment], [advantages], rng)["action"].tolist() == list(range(8))
+    assert to_batch([fragment], [fields], rng)["action"].tolist() == list(range(8))
     fragment.valid[1, 0] = fragment.valid[3, 1] = False  # rows 2 and 7
-    flat = to_batch([fragment], [advantages], rng)
+    flat = to_batch([fragment], [fields], rng)
     kept = flat["action"].tolist()
     assert len(kept) == 8
     assert set(kept) == {0, 1, 3, 4, 5, 6}
@@ -170,7 +175,7 @@ def test_rows_that_are_no_transitions_are_left_out():
     np.testing.assert_array_equal(flat["returns"], kept)
     fragment.valid[...] = False
     with pytest.raises(ConfigError, match="raise `num_steps`"):
-        to_batch([fragment], [advantages], rng)
+        to_batch([fragment], [fields], rng)
 
 
 class Lengths:
@@ -259,20 +264,18 @@ ACTORS = {
     ),
     "dqn": (
         toy_envs.ChooseTheSign,
-        "action_values",
+        "greedy",
         Exploration(epsilon=(1.0, 0.2), epsilon_steps=200),
     ),
 }
 
 
 def make_actors_rollout(name, num_steps, num_envs=2, seed=3):
-    env, kind, exploration = ACTORS[name]
+    env, head, exploration = ACTORS[name]
     envs = make_vec(env, num_envs, seed=seed)
-    actor = Actor(
-        kind=kind, obs_spec=envs.obs_spec, action_spec=envs.action_spec, hidden_sizes=(8,)
-    )
-    snapshot = PolicySnapshot(0, actor.initial_parameters(seed))
-    policy = ActingPolicy(actor, snapshot, exploration=exploration)
+    network = actor(envs, head, hidden_sizes=(8,))
+    snapshot = PolicySnapshot(0, network.initial_parameters(seed))
+    policy = ActingPolicy(network, snapshot, exploration=exploration)
     return InlineRollout(envs, policy, num_steps=num_steps, seed=seed)
 
 

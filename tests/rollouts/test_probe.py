@@ -12,12 +12,13 @@ import pytest
 from hotloop.algorithms import ppo, sac
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
-from hotloop.policies import ActorCritic
-from hotloop.rollouts import environment_weights as ppo_equal_shares
+from hotloop.policies import actor_critic
+from hotloop.rollouts import environment_weights
 from hotloop.rollouts import forecast as model
 from hotloop.rollouts import probe
 from hotloop.rollouts.forecast import Measured, Task, choose, expected_maximum, forecast
 from hotloop.runs import RunDirectory
+from hotloop.training import on_policy
 from tests import toy_envs
 from tests.policies import nets
 
@@ -249,10 +250,7 @@ def short(monkeypatch):
 
 
 def measure(env, num_envs=4, **options):
-    def network(envs):
-        return ActorCritic(obs_spec=envs.obs_spec, action_spec=envs.action_spec)
-
-    return probe.measure(env, network, num_envs=num_envs, **options)
+    return probe.measure(env, actor_critic, num_envs=num_envs, **options)
 
 
 def test_what_only_the_first_environment_takes_is_told_apart(short):
@@ -432,8 +430,8 @@ def test_an_algorithm_with_replay_is_measured_with_its_own_network(tmp_path, mon
         run_dir=str(tmp_path / "run"),
     )
     result = sac.train(config)
-    assert networks[0].hidden_sizes == (8,)
-    assert networks[0].kind == "squashed_gaussian"
+    assert networks[0].body.hidden_sizes == (8,)
+    assert networks[0].head == "squashed_gaussian"
     stored = RunDirectory.open(tmp_path / "run").config["config"]
     assert (stored["workers"], stored["schedule"], stored["fragment_steps"]) == (2, "async", 8)
     line = RunDirectory.open(tmp_path / "run").metrics()[-1]
@@ -461,7 +459,7 @@ def test_ppo_is_measured_with_the_users_network(tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "measure", measured)
     config = ppo.Config(**SMALL, workers="auto", run_dir=str(tmp_path / "run"))
     ppo.train(config, network=nets.Net, on_report=lambda report: True)
-    assert networks[0].to_json()["network"] == "tests.policies.nets:Net"
+    assert networks[0].to_json()["body"]["path"] == "tests.policies.nets:Net"
 
 
 def test_ppo_weighs_what_a_chosen_schedule_gives(tmp_path, monkeypatch, mark):
@@ -470,7 +468,7 @@ def test_ppo_weighs_what_a_chosen_schedule_gives(tmp_path, monkeypatch, mark):
     monkeypatch.setattr(probe, "available_memory", lambda: 4 * probe._WORKER_BYTES)
     weighed = []
     monkeypatch.setattr(
-        ppo, "environment_weights", lambda x: weighed.append(len(x)) or ppo_equal_shares(x)
+        on_policy, "environment_weights", lambda x: weighed.append(len(x)) or environment_weights(x)
     )
     config = ppo.Config(**SMALL, workers="auto", run_dir=str(tmp_path / "run"))
     ppo.train(config, on_report=lambda report: report.timesteps >= 256)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hotloop.algorithms import dqn, ppo, sac
 from hotloop.errors import ConfigError, EnvironmentFailure
-from hotloop.policies import Actor, Exploration
+from hotloop.policies import Exploration, actor
 from hotloop.rollouts import CollectionOptions, environment_weights
 from hotloop.rollouts.processes import fair_shares
 from hotloop.rollouts.shared import BEGUN, DONE, LIMIT
@@ -34,11 +34,9 @@ WAITS = "tests.worker_envs:Waits"
 pytestmark = pytest.mark.usefixtures("mark")
 
 
-def actor_of(kind):
+def actor_of(head):
     def make(envs):
-        return Actor(
-            kind=kind, obs_spec=envs.obs_spec, action_spec=envs.action_spec, hidden_sizes=(8,)
-        )
+        return actor(envs, head, hidden_sizes=(8,))
 
     return make
 
@@ -94,7 +92,7 @@ def test_vector_environments_are_the_same(name):
     ("env", "kind", "exploration"),
     [
         (
-            *("CartPole-v1", "action_values"),
+            *("CartPole-v1", "greedy"),
             Exploration(epsilon=(1.0, 0.1), epsilon_steps=60, random_steps=5),
         ),
         ("Pendulum-v1", "squashed_gaussian", Exploration(random_steps=7)),

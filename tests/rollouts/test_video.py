@@ -7,7 +7,7 @@ import pytest
 
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, OutputError
-from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot
+from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts import video
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import check_filmable, record_video
@@ -16,7 +16,7 @@ from tests.rollouts.filmed import Counter, OnlyText, chooses_itself, no_modes, t
 
 def make_policy(env, **env_kwargs):
     envs = make_vec(env, env_kwargs=env_kwargs)
-    network = ActorCritic(obs_spec=envs.obs_spec, action_spec=envs.action_spec)
+    network = actor_critic(envs)
     envs.close()
     return ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hotloop.envs import make_vec
-from hotloop.policies import ActingPolicy, ActorCritic, PolicySnapshot
+from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts import CollectionOptions, InlineEnvironments
 from hotloop.rollouts.pool import WorkerPool
 from hotloop.types import Fragment
@@ -52,7 +52,7 @@ def kill(worker, number=signal.SIGKILL):
 
 def make_network(envs):
     """A small one, for any environment."""
-    return ActorCritic(obs_spec=envs.obs_spec, action_spec=envs.action_spec, hidden_sizes=(8,))
+    return actor_critic(envs, hidden_sizes=(8,))
 
 
 def snapshot_of(network, version):

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from hotloop.errors import CheckpointError, OutputError, RunDirectoryError
-from hotloop.policies import ActorCritic, ObsScale, PolicySnapshot
+from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
 from hotloop.runs import Checkpoint, Checkpoints
+from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, obs_spec
 
 
 def checkpoint(timesteps, *, value=0.0, obs_scale=None):
-    network = ActorCritic(obs_spec=obs_spec(4), action_spec=BOX, hidden_sizes=(5,))
+    network = actor_critic(Spaces(obs_spec(4), BOX), hidden_sizes=(5,))
     return Checkpoint(
         network=network.to_json(),
         snapshot=PolicySnapshot(

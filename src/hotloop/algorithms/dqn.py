@@ -31,28 +31,25 @@ from hotloop.learner import (
 )
 from hotloop.policies import Exploration, actor
 from hotloop.policies.learned import LearnedNetwork
-from hotloop.training import Batch, OffPolicy, Update, step_gamma
+from hotloop.training import Batch, OffPolicy, Update
 from hotloop.training.options import (
     FRACTION,
     MAY_CHANGE,
     Count,
-    EvalOptions,
     Fraction,
     Natural,
     NetworkOptions,
     Positive,
     ReplayOptions,
     RunOptions,
-    SaveOptions,
     ScheduledFraction,
     ScheduledPositive,
     Sizes,
-    WorkerOptions,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ReplayOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions):
+class Config(ReplayOptions, NetworkOptions, RunOptions):
     """Options of a DQN run."""
 
     total_timesteps: Annotated[Count, MAY_CHANGE] = 500_000
@@ -139,16 +136,6 @@ def init(nets: LearnedNetwork, config: Config) -> State:
     return State(params, AdamState.zeros(params), params.clone())
 
 
-def hyper(config: Config, nets: LearnedNetwork) -> Hyper:
-    """Return the numbers and schedules of a run."""
-    return Hyper(
-        learning_rate=config.learning_rate,
-        gamma=step_gamma(config),
-        tau=config.tau,
-        max_grad_norm=0.0 if config.max_grad_norm is None else config.max_grad_norm,
-    )
-
-
 def loss(
     params: Tensor, batch: Batch, target: Tensor, nets: LearnedNetwork, config: Config
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -180,14 +167,6 @@ def update(
     y = r + γ Q'(s', argmax_a Q(s', a)); without double Q-learning, γ max_a Q'(s', a)
 
     van Hasselt et al. 2016, arXiv:1509.06461, eq. 4; Mnih et al. 2015, eq. 2.
-
-    Args:
-        state: parameters and optimizer.
-        batch: B transitions.
-        noise: none is needed.
-        hyper: 0-d tensors.
-        nets: the network.
-        config: which terms there are.
 
     Returns:
         Metrics, and |TD error|, (B,).
@@ -242,7 +221,7 @@ algorithm = OffPolicy(
     config=Config,
     networks=networks,
     init=init,
-    hyper=hyper,
+    hyper=Hyper,
     updates=(Update(function=update),),
     exploration=exploration,
     move_targets=move_target,

@@ -25,30 +25,25 @@ from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, clip_grad_norm, value_and_grad
 from hotloop.ops import gae, losses
-from hotloop.ops.schedules import Schedule, linear
+from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.training import OnPolicy
 from hotloop.training.options import (
     Count,
-    EvalOptions,
     NetworkOptions,
     OnPolicyOptions,
     Positive,
     RunOptions,
-    SaveOptions,
     ScheduledFraction,
     ScheduledNotNegative,
     ScheduledPositive,
-    WorkerOptions,
 )
 from hotloop.types import Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(
-    OnPolicyOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions
-):
+class Config(OnPolicyOptions, NetworkOptions, RunOptions):
     """Options of a PPO run."""
 
     update_epochs: Count = 10
@@ -224,14 +219,6 @@ def update(
     state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: LearnedNetwork, config: Config
 ) -> dict[str, Tensor]:
     """Make one gradient step on one minibatch; `state` changes in place.
-
-    Args:
-        state: parameters and optimizer.
-        batch: B transitions.
-        noise: none is needed.
-        hyper: 0-d tensors.
-        nets: policy and value.
-        config: which terms there are.
 
     Returns:
         The loss's parts and the gradient's norm before clipping.

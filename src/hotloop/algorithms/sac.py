@@ -14,15 +14,15 @@ bounds are, and so is their entropy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hotloop.algorithms.twin_critics import (
     Networks,
-    available_threads,
+    TwinCriticOptions,
     make_networks,
     step_critics,
 )
@@ -30,43 +30,25 @@ from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
-from hotloop.ops.products import Precision
 from hotloop.policies import Exploration
-from hotloop.training import Batch, OffPolicy, Update, step_gamma
+from hotloop.training import Batch, OffPolicy, Update, hyper_of
 from hotloop.training.options import (
-    MAY_CHANGE,
     Count,
-    EvalOptions,
     NetworkOptions,
     Positive,
     ReplayOptions,
     RunOptions,
-    SaveOptions,
     ScheduledFinite,
     ScheduledFraction,
     ScheduledNotNegative,
     ScheduledPositive,
-    Sizes,
-    WorkerOptions,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ReplayOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions):
+class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     """Options of a SAC run."""
 
-    env_id: str = "Pendulum-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`; of continuous actions."""
-    total_timesteps: Annotated[Count, MAY_CHANGE] = 1_000_000
-    """Transitions to collect, over all environments; rounded up to whole rounds."""
-    torch_threads: Count = field(default_factory=available_threads)
-    """Cores for the update; by default all there are, up to 4."""
-    hidden_sizes: Sizes = (256, 256)
-    """Widths of the hidden layers of all networks."""
-    activation: Literal["tanh", "relu"] = "relu"
-    """After each hidden layer of the policy; critics have relu."""
-    critic_network: str | None = None
-    """A critic of your own instead, `module:Class`."""
     policy_learning_rate: ScheduledPositive = 3e-4
     """Adam's α, of the policy."""
     critic_learning_rate: ScheduledPositive = 1e-3
@@ -81,10 +63,6 @@ class Config(ReplayOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOpti
     """Where a learned temperature starts."""
     target_entropy: ScheduledFinite | None = None
     """What a learned temperature holds the policy's entropy at; None: −A."""
-    layer_norm: bool = False
-    """Normalise the critics' hidden layers."""
-    precision: Precision = "float32"
-    """Of the matrix products; bfloat16 is faster where the CPU has instructions for it."""
 
     def check(self) -> None:
         """Refuse a temperature that is both fixed and learned."""
@@ -151,16 +129,10 @@ def init(nets: Networks, config: Config) -> State:
 
 def hyper(config: Config, nets: Networks) -> Hyper:
     """Return the numbers and schedules of a run."""
-    action_size = math.prod(nets.policy.network.action_spec.shape)
-    wanted = config.target_entropy
-    return Hyper(
-        policy_learning_rate=config.policy_learning_rate,
-        critic_learning_rate=config.critic_learning_rate,
-        gamma=step_gamma(config),
-        tau=config.tau,
-        alpha=0.0 if config.alpha is None else config.alpha,
-        target_entropy=-float(action_size) if wanted is None else wanted,
-    )
+    hyper = hyper_of(Hyper, config)
+    if config.target_entropy is None:
+        hyper = hyper._replace(target_entropy=-math.prod(nets.policy.network.action_spec.shape))
+    return hyper
 
 
 def temperature(state: State, hyper: Hyper, config: Config) -> Tensor:
@@ -176,14 +148,6 @@ def update_critics(
     y = r + γ (min_k Q'_k(s', ã') − α log π(ã'|s')),   ã' drawn with `noise`
 
     Haarnoja et al. 2018, arXiv:1812.05905, eq. 5–6.
-
-    Args:
-        state: parameters and optimizers.
-        batch: B transitions.
-        noise: standard normal, (B, A).
-        hyper: 0-d tensors.
-        nets: policy and critics.
-        config: whether the temperature is learned.
 
     Returns:
         Metrics, and |TD error|, the mean of both critics', (B,).
@@ -235,14 +199,6 @@ def update_policy(
     """Make one step of the policy and, where it is learned, of the temperature, in place.
 
     L(α) = −α E[log π(ã|s) + H̄], Haarnoja et al. 2018, arXiv:1812.05905, eq. 18, by log α.
-
-    Args:
-        state: parameters and optimizers.
-        batch: B transitions.
-        noise: standard normal, (B, A).
-        hyper: 0-d tensors.
-        nets: policy and critics.
-        config: whether the temperature is learned.
     """
     alpha = temperature(state, hyper, config)
     value, log_prob, grad = value_and_grad(

@@ -13,60 +13,42 @@ bounds are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hotloop.algorithms.twin_critics import (
     Networks,
-    available_threads,
+    TwinCriticOptions,
     make_networks,
     step_critics,
 )
 from hotloop.envs import Spaces
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
-from hotloop.ops.products import Precision
 from hotloop.policies import Exploration
-from hotloop.training import Batch, OffPolicy, Update, step_gamma
+from hotloop.training import Batch, OffPolicy, Update
 from hotloop.training.options import (
-    MAY_CHANGE,
     Count,
-    EvalOptions,
     Natural,
     NetworkOptions,
     NotNegative,
     ReplayOptions,
     RunOptions,
-    SaveOptions,
     ScheduledFraction,
     ScheduledNotNegative,
     ScheduledPositive,
-    Sizes,
-    WorkerOptions,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ReplayOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions):
+class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     """Options of a TD3 run."""
 
-    env_id: str = "Pendulum-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`; of continuous actions."""
-    total_timesteps: Annotated[Count, MAY_CHANGE] = 1_000_000
-    """Transitions to collect, over all environments; rounded up to whole rounds."""
-    torch_threads: Count = field(default_factory=available_threads)
-    """Cores for the update; by default all there are, up to 4."""
     learning_starts: Natural = 25_000
     """Transitions to collect before the first update."""
-    hidden_sizes: Sizes = (256, 256)
-    """Widths of the hidden layers of all networks."""
-    activation: Literal["tanh", "relu"] = "relu"
-    """After each hidden layer of the policy; critics have relu."""
-    critic_network: str | None = None
-    """A critic of your own instead, `module:Class`."""
     learning_rate: ScheduledPositive = 3e-4
     """Adam's α, of policy and critics."""
     tau: ScheduledFraction = 0.005
@@ -79,10 +61,6 @@ class Config(ReplayOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOpti
     """Standard deviation of the noise on the target's actions."""
     noise_clip: ScheduledNotNegative = 0.5
     """Bound on that noise."""
-    layer_norm: bool = False
-    """Normalise the critics' hidden layers."""
-    precision: Precision = "float32"
-    """Of the matrix products; bfloat16 is faster where the CPU has instructions for it."""
 
 
 class Hyper(NamedTuple):
@@ -134,17 +112,6 @@ def init(nets: Networks, config: Config) -> State:
     )
 
 
-def hyper(config: Config, nets: Networks) -> Hyper:
-    """Return the numbers and schedules of a run."""
-    return Hyper(
-        learning_rate=config.learning_rate,
-        gamma=step_gamma(config),
-        tau=config.tau,
-        policy_noise=config.policy_noise,
-        noise_clip=config.noise_clip,
-    )
-
-
 def update_critics(
     state: State, batch: Batch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
 ) -> tuple[dict[str, Tensor], Tensor]:
@@ -153,14 +120,6 @@ def update_critics(
     y = r + γ min_k Q'_k(s', clip(π'(s') + clip(σ ε, −c, c), −1, 1)),   ε the `noise`
 
     Fujimoto et al. 2018, arXiv:1802.09477, eq. 14 and algorithm 1.
-
-    Args:
-        state: parameters and optimizers.
-        batch: B transitions.
-        noise: standard normal, (B, A).
-        hyper: 0-d tensors.
-        nets: policy and critics.
-        config: nothing is read of it.
 
     Returns:
         Metrics, and |TD error|, the mean of both critics', (B,).
@@ -202,16 +161,7 @@ def policy_loss(
 def update_policy(
     state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: Networks, config: Config
 ) -> dict[str, Tensor]:
-    """Make one step of the policy and of all targets, in place.
-
-    Args:
-        state: parameters and optimizers.
-        batch: B transitions.
-        noise: none is needed.
-        hyper: 0-d tensors.
-        nets: policy and critics.
-        config: nothing is read of it.
-    """
+    """Make one step of the policy and of all targets, in place."""
     value, _, grad = value_and_grad(policy_loss, state.policy, state.critics, batch, nets)
     adam_step(state.policy, grad, state.policy_adam, learning_rate=hyper.learning_rate)
     move_towards(state.policy_target, state.policy, hyper.tau)
@@ -224,7 +174,7 @@ algorithm = OffPolicy(
     config=Config,
     networks=networks,
     init=init,
-    hyper=hyper,
+    hyper=Hyper,
     acting="policy",
     updates=(
         Update(function=update_critics, name="update of the critics", has_noise=True),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from hotloop.ops.products import Precision, warn_of_slow
 from hotloop.policies import actor, critics
 from hotloop.policies.learned import LearnedCritics, LearnedNetwork
 from hotloop.training import Batch
+from hotloop.training.options import MAY_CHANGE, Count, Importable, Options, Sizes
 
 
 def available_threads() -> int:
@@ -33,26 +35,29 @@ class Networks(NamedTuple):
     critics: LearnedCritics
 
 
-class TwinCriticOptions(Protocol):
-    """The options that these networks are made by."""
+@dataclass(frozen=True, kw_only=True)
+class TwinCriticOptions(Options):
+    """Networks of an actor and two critics."""
 
-    @property
-    def hidden_sizes(self) -> tuple[int, ...]: ...
-    @property
-    def activation(self) -> str: ...
-    @property
-    def layer_norm(self) -> bool: ...
-    @property
-    def precision(self) -> Precision: ...
-    @property
-    def network(self) -> str | None: ...
-    @property
-    def critic_network(self) -> str | None: ...
+    env_id: str = "Pendulum-v1"
+    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`; of continuous actions."""
+    total_timesteps: Annotated[Count, MAY_CHANGE] = 1_000_000
+    """Transitions to collect, over all environments; rounded up to whole rounds."""
+    hidden_sizes: Sizes = (256, 256)
+    """Widths of the hidden layers of all networks."""
+    activation: Literal["tanh", "relu"] = "relu"
+    """After each hidden layer of the policy; critics have relu."""
+    critic_network: Importable | None = None
+    """A critic of your own instead, `module:Class`."""
+    layer_norm: bool = False
+    """Normalise the critics' hidden layers."""
+    precision: Precision = "float32"
+    """Of the matrix products; bfloat16 is faster where the CPU has instructions for it."""
+    torch_threads: Count = field(default_factory=available_threads)
+    """Cores for the update; by default all there are, up to 4."""
 
 
-def make_networks(
-    config: TwinCriticOptions, spaces: Spaces, head: str, device: torch.device
-) -> Networks:
+def make_networks(config: Any, spaces: Spaces, head: str, device: torch.device) -> Networks:
     """Return an actor with a head of this kind, and two critics with hidden layers as wide."""
     warn_of_slow(config.precision, device)
     policy = actor(

@@ -1,7 +1,7 @@
 """Learning: a state on a device, its updates and how they are executed, publishing.
 
-An algorithm's update is a function of tensors, `update(state, batch, noise, hyper) -> metrics`, that
-changes `state` in place. Nothing here knows an algorithm's name.
+An update, `update(state, batch, noise, hyper) -> metrics`, is a function of tensors that changes
+`state` in place. Nothing here knows an algorithm's name.
 """
 
 from __future__ import annotations

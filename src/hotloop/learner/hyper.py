@@ -1,17 +1,16 @@
-"""The numbers of an update that may change while it trains, as 0-d tensors that stay where they are."""
+"""Hyper-parameters: the numbers that may change while it trains, as 0-d tensors."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from hotloop.ops.schedules import as_schedule
 
-Scalar: TypeAlias = "Tensor | float"
-"""A field of an algorithm's `Hyper`: a 0-d float32 tensor where an update runs, a float where a
-fragment is prepared."""
+Scalar: TypeAlias = Any
+"""A field of an algorithm's `Hyper`: a 0-d float32 tensor in an update, a float in `prepare`, a
+number or a schedule where the run begins."""
 
 
 class HyperParameters:

@@ -68,7 +68,8 @@ class Metrics:
             if bad.any():
                 first = int(bad.any(1).int().argmax())
                 named = zip(self._names[kind], bad[first].tolist(), strict=True)
-                found.append((self._updates[kind][first], [name for name, is_bad in named if is_bad]))
+                names = [name for name, is_bad in named if is_bad]
+                found.append((self._updates[kind][first], names))
         return min(found, default=None)
 
     def _forget_rows(self) -> None:

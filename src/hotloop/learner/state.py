@@ -1,6 +1,6 @@
 """A learner's state as a tree of tensors: copied, saved, checked and moved by one walk.
 
-A tree is a tensor, or a dataclass, a tuple or a dictionary of trees; None is a tree without tensors.
+A tree is a tensor, or a dataclass, a tuple or a dictionary of trees; None has no tensors.
 """
 
 from __future__ import annotations
@@ -72,14 +72,12 @@ def load_arrays(tree: Any, arrays: Mapping[str, Array], prefix: str = "state.") 
 
 
 def non_finite(tree: Any) -> list[str]:
-    """The names of the tensors that hold NaN or infinity; one synchronisation in the good case."""
+    """The names of the tensors that hold NaN or infinity; one synchronisation."""
     named = {name: x for name, x in tensors(tree).items() if x.is_floating_point()}
     if not named:
         return []
-    are_finite = torch.stack([x.isfinite().all() for x in named.values()])
-    if bool(are_finite.all()):
-        return []
-    return [name for name, is_finite in zip(named, are_finite.tolist(), strict=True) if not is_finite]
+    are_finite = torch.stack([x.isfinite().all() for x in named.values()]).tolist()
+    return [name for name, is_finite in zip(named, are_finite, strict=True) if not is_finite]
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

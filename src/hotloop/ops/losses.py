@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -39,7 +41,7 @@ def moments(values: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tenso
 
 
 def clipped_policy_loss(
-    ratio: Tensor, advantages: Tensor, clip_range: Tensor | float, weight: Tensor | None = None
+    ratio: Tensor, advantages: Tensor, clip_range: Any, weight: Tensor | None = None
 ) -> Tensor:
     """PPO's clipped surrogate, as a loss.
 
@@ -50,7 +52,7 @@ def clipped_policy_loss(
     Args:
         ratio: ρ, float32, (B,).
         advantages: A, float32, (B,).
-        clip_range: ε.
+        clip_range: ε, 0-d, or a float.
         weight: of each sample, float32, (B,); None: all 1.
 
     Returns:
@@ -78,7 +80,7 @@ def clipped_value_loss(
     value: Tensor,
     old_value: Tensor,
     returns: Tensor,
-    clip_range: Tensor | float,
+    clip_range: Any,
     weight: Tensor | None = None,
 ) -> Tensor:
     """Mean of the larger of two squared errors, with and without clipping V's change.
@@ -92,7 +94,7 @@ def clipped_value_loss(
         value: V, float32, (B,).
         old_value: V_old, float32, (B,), when the fragment was collected.
         returns: R, float32, (B,).
-        clip_range: ε.
+        clip_range: ε, 0-d, or a float.
         weight: of each sample, float32, (B,); None: all 1.
 
     Returns:

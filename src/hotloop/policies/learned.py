@@ -76,8 +76,11 @@ class LearnedNetwork:
 
     def evaluate(
         self, params: Tensor, obs: Tensor, action: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return log π(action), the entropy and the value, (B,) each, of (B, *action_shape)."""
+    ) -> tuple[Tensor, Tensor, Any]:
+        """Return log π(action), the entropy and the value, (B,) each, of (B, *action_shape).
+
+        The value is None where the network has none.
+        """
         evaluate = self._ability("evaluate")
         named = self.layout.unpack(params)
         head, value = self._outputs(self._head.fold(named), obs)

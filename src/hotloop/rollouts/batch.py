@@ -54,7 +54,7 @@ def to_batch(
 
 
 def environment_weights(fragments: Sequence[Fragment]) -> Array:
-    """Return weights that give each environment the same share of a batch, however many its steps are.
+    """Return weights that give each environment the same share of a batch.
 
     w_i = T / t_i, with t_i steps of environment i and T their mean over the environments: without
     them the policy would be fitted to the environments that are fast. Variable experience rollouts

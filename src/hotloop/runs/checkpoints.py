@@ -35,7 +35,7 @@ from hotloop.errors import (
 from hotloop.policies import Network, ObsScale, PolicySnapshot, network_from_json
 from hotloop.types import Array
 
-CHECKPOINT_VERSION = 2
+CHECKPOINT_VERSION = 3
 
 REPLAY_FILE = "replay.zip"
 LARGE = (REPLAY_FILE,)  # what only the last checkpoint keeps
@@ -216,7 +216,7 @@ class Checkpoints:
                 advice = "upgrade hotloop" if version > CHECKPOINT_VERSION else "train anew"
                 raise CheckpointError(
                     f"{target} has checkpoint version {version}, this hotloop reads "
-                    f"{CHECKPOINT_VERSION}: {advice}"
+                    f"{CHECKPOINT_VERSION}: {advice}, or take the hotloop that wrote it"
                 )
             network = state.pop("network")
             params = load_file(target / "policy.safetensors")

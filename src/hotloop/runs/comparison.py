@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from hotloop.errors import HotloopError
-from hotloop.runs.config import MAY_CHANGE
 from hotloop.runs.directory import RunDirectory
 from hotloop.types import Array
 
-# Options that change nothing that is learned, and what stands beside the configuration.
-_NOT_COMPARED = (MAY_CHANGE - {"total_timesteps"}) | {"seed", "env_id", "torch_threads", "compile"}
+# What is compared anyway, or stands beside the configuration.
+_COMPARED = {"total_timesteps"}
+_NOT_COMPARED = {"seed", "env_id", "torch_threads", "compile"}
 _MAX_POINTS = 200
 _SMOOTHED_SHARE = 0.05  # of the steps
 
@@ -210,7 +210,8 @@ def grid(groups: list[Group]) -> tuple[Array, float]:
 def _read(path: Path) -> tuple[str, str, dict[str, Any], SeedCurve]:
     run = RunDirectory.open(path)
     content, lines = run.config, run.metrics()
-    options = {k: v for k, v in content["config"].items() if k not in _NOT_COMPARED}
+    same = (set(content["may_change"]) - _COMPARED) | _NOT_COMPARED
+    options = {k: v for k, v in content["config"].items() if k not in same}
     options["network"] = content["network"]
     steps, returns = episodes_in(lines)
     curve = SeedCurve(

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ class RunDirectory:
         reference: str,
         seed: int,
         config: Mapping[str, Any],
+        may_change: Collection[str] = (),
         network: str | None = None,
     ) -> RunDirectory:
         """Make a new run directory, lock it and write its `config.json`.
@@ -63,6 +64,7 @@ class RunDirectory:
             reference: what the algorithm is found again by, see `hotloop.algorithms.find`.
             seed: the run's seed.
             config: the algorithm's configuration, as JSON holds it.
+            may_change: its options that change nothing that is learned.
             network: the name of the user's own network; None for one of ours.
 
         Raises:
@@ -92,6 +94,7 @@ class RunDirectory:
                     "env_id": env_id,
                     "network": network,
                     "config": dict(config),
+                    "may_change": sorted(may_change),
                     "versions": _versions(),
                     "command": sys.argv,
                     "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -255,9 +258,9 @@ class RunDirectory:
     def config(self) -> dict[str, Any]:
         """What `config.json` says of the run: algorithm, env_id, network, config, versions."""
         content = self._read_config()
-        content.setdefault("network", None)
+        content = {"network": None, "may_change": [], **content}
         try:
-            names = ("algorithm", "env_id", "network", "config", "versions")
+            names = ("algorithm", "env_id", "network", "config", "may_change", "versions")
             return {name: content[name] for name in names}
         except KeyError as error:
             raise self._damaged_config(error) from error

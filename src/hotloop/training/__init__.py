@@ -1,7 +1,7 @@
 """Training: what surrounds an algorithm, the same for hotloop's own and for yours.
 
-An algorithm is a declaration, `OnPolicy` or `OffPolicy`; `train` runs it. `hotloop.training.options`
-has the groups of options that a `Config` is made of, and needs no torch.
+An algorithm is a declaration, `OnPolicy` or `OffPolicy`; `train` runs it.
+`hotloop.training.options` has the groups of options that a `Config` is made of, without torch.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotloop.training.algorithm import Algorithm
+    from hotloop.training.algorithm import Algorithm, hyper_of
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
-    from hotloop.training.replay import Batch, step_gamma
+    from hotloop.training.replay import Batch
     from hotloop.training.train import Training, train
 
 _MODULES = {
@@ -23,7 +23,7 @@ _MODULES = {
     "OnPolicy": "on_policy",
     "Training": "train",
     "Update": "off_policy",
-    "step_gamma": "replay",
+    "hyper_of": "algorithm",
     "train": "train",
 }
 
@@ -34,7 +34,7 @@ __all__ = [
     "OnPolicy",
     "Training",
     "Update",
-    "step_gamma",
+    "hyper_of",
     "train",
 ]
 

@@ -34,8 +34,8 @@ class Algorithm(ABC):
         networks: `networks(config, spaces, device)` gives what is learned: a `LearnedNetwork`, or
             anything that has the acting one as `policy`.
         init: `init(nets, config)` gives the first state, a dataclass of tensors.
-        hyper: a NamedTuple class whose fields are options of `config`, or `hyper(config, nets)`,
-            which gives such a tuple of numbers and schedules.
+        hyper: a NamedTuple class whose fields are options of `config`, see `hyper_of`; or
+            `hyper(config, nets)`, which gives such a tuple of numbers and schedules.
         acting: the state's field that holds the acting network's parameters, (P,).
         presets: by environment, options that stand in for those that are not given.
     """
@@ -90,7 +90,7 @@ class Algorithm(ABC):
         )
 
     def preset(self, env_id: str, **options: Any) -> Any:
-        """Return the configuration that suits an environment; `options` come before the preset's."""
+        """Return the configuration that suits an environment; `options` come first."""
         return self.config(**{"env_id": env_id, **self.presets.get(env_id, {}), **options})
 
     @property
@@ -140,9 +140,11 @@ class Algorithm(ABC):
                 f"the algorithm '{self.name}': its state must have the acting network's parameters "
                 f"as `{self.acting}`, a tensor: name that field in `acting`"
             )
+        is_class = isinstance(self.hyper, type)
+        hyper = hyper_of(self.hyper, config) if is_class else self.hyper(config, nets)
         return Learner(
             state,
-            self._hyper_values(config, nets),
+            hyper,
             rules,
             network=acting(nets),
             acting=self.acting,
@@ -153,17 +155,31 @@ class Algorithm(ABC):
             batch_size=batch_size,
         )
 
-    def _hyper_values(self, config: Any, nets: Any) -> Any:
-        if not isinstance(self.hyper, type):
-            return self.hyper(config, nets)
-        names: tuple[str, ...] = getattr(self.hyper, "_fields", ())
-        missing = [name for name in names if not hasattr(config, name)]
-        if missing:
+
+def hyper_of(kind: Any, config: Any) -> Any:
+    """Return a Hyper with the options of its names.
+
+    An option that is None, which switches something off, becomes 0; `gamma` becomes 1 where a
+    buffer's batches hold γⁿ already.
+
+    Args:
+        kind: a NamedTuple class.
+        config: the run's.
+
+    Raises:
+        ConfigError: the config has no option of such a name.
+    """
+    values: dict[str, Any] = {}
+    for name in kind._fields:
+        if not hasattr(config, name):
             raise ConfigError(
-                f"the algorithm '{self.name}': `{missing[0]}` of its Hyper is no option of its "
-                "Config: add the option, or give `hyper` a function that returns a Hyper"
+                f"`{name}` of {kind.__module__}'s {kind.__name__} is no option of its Config: add "
+                "the option, or give `hyper` a function that returns the whole tuple"
             )
-        return self.hyper(*(getattr(config, name) for name in names))
+        values[name] = 0.0 if getattr(config, name) is None else getattr(config, name)
+    if "gamma" in values and getattr(config, "n_step", 1) > 1:
+        values["gamma"] = 1.0
+    return kind(**values)
 
 
 def acting(nets: Any) -> LearnedNetwork:

@@ -76,7 +76,7 @@ class OffPolicy(Algorithm):
         updates: in the order in which they are made with a batch; the first gives |TD error|.
         exploration: `exploration(config)` says how it departs from what it thinks best.
         move_targets: `move_targets(state, count, hyper)` moves target networks after a round, where
-            they follow transitions and not updates; `count` moves have become due. None: they don't.
+            they follow transitions and not updates; `count` moves are due. None: they don't.
         target_interval: the option that says how many transitions lie between two moves.
     """
 

@@ -150,7 +150,7 @@ class OnPolicy(Algorithm):
             scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
             prepared.append(self.prepare(scaled, learner.hyper.floats, config))
         kind = type(prepared[0])
-        given = [{name: x for name, x in one._asdict().items() if x is not None} for one in prepared]
+        given = [_present(one) for one in prepared]
         fields = to_batch(fragments, given, learner.rng)
         if "obs" in fields:
             fields["obs"] = policy.scaled(fields["obs"])
@@ -187,9 +187,7 @@ class OnPolicy(Algorithm):
             order = torch.from_numpy(learner.rng.permutation(config.batch_size))
             orders.append(order.to(learner.device))
             passes = [
-                None
-                if x is None
-                else x.index_select(0, orders[-1]).split(config.minibatch_size)
+                None if x is None else x.index_select(0, orders[-1]).split(config.minibatch_size)
                 for x in batch
             ]
             for k in range(config.num_minibatches):
@@ -239,7 +237,10 @@ def _non_finite(
     update = int(bad.any(1).int().argmax()) if bad.any() else len(bad) - 1
     found = [name for name, is_bad in zip(names, bad[update].tolist(), strict=True) if is_bad]
     index = order[update * size : (update + 1) * size]
-    rows: dict[str, Array] = {
-        name: x[index].cpu().numpy() for name, x in batch._asdict().items() if x is not None
-    }
+    rows: dict[str, Array] = {name: x[index].cpu().numpy() for name, x in _present(batch).items()}
     return NonFiniteUpdate(found or list(broken), update + 1, rows)
+
+
+def _present(batch: Any) -> dict[str, Any]:
+    """The fields of a NamedTuple that are there, by name."""
+    return {name: x for name, x in batch._asdict().items() if x is not None}

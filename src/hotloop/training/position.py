@@ -52,7 +52,7 @@ class Position:
         timesteps: transitions collected.
         iteration: number of the last whole iteration.
         num_updates: batches learned from.
-        num_moves: moves that a target network has made, of an algorithm that moves it by transitions.
+        num_moves: of target networks that move by transitions.
         random: the learner's random states.
         rollout: of the environments.
         replay: of an algorithm that learns from replay.
@@ -88,7 +88,7 @@ class Position:
             "best": BestEvaluation,
         }
         try:
-            made = {
+            made: dict[str, Any] = {
                 name: value if value is None or name not in nested else nested[name](**value)
                 for name, value in fields.items()
             }

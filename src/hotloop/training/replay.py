@@ -31,7 +31,7 @@ class Batch(NamedTuple):
         reward: float32, (B,), of n steps.
         next_obs: (B, *obs_shape), n steps later, the true successor.
         discount: float32, (B,): 0 where the episode terminated, else 1, or γⁿ of n > 1 steps: the
-            target is `reward + γ · discount · V(next_obs)` with the γ of `step_gamma`, and
+            target is `reward + γ · discount · V(next_obs)` with the γ of `hyper_of`, and
             truncation does not stop the bootstrap.
         importance: float32, (B,), by which the critics' losses are weighed; 1 where batches are not
             drawn by priorities and all workers are equally fast.
@@ -186,12 +186,6 @@ class Replay:
             Batch(*parts) for parts in zip(*(x.chunk(count) for x in there.values()), strict=True)
         ]
         return drawn, fields, batches
-
-
-def step_gamma(config: Any) -> Any:
-    """Return the γ that an update's `Hyper` has: of one step, or 1 where the buffer's batches hold
-    γⁿ already."""
-    return config.gamma if config.n_step == 1 else 1.0
 
 
 def _has_importance(drawn: Drawn) -> bool:

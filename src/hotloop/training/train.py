@@ -28,7 +28,7 @@ from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.environments import choose_workers, describe_workers, make_environments
 from hotloop.training.evaluation import Evaluator
-from hotloop.training.options import to_json
+from hotloop.training.options import may_change, to_json
 from hotloop.training.position import Position
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import Resumed, check_network, cut_back, reopen
@@ -292,6 +292,7 @@ def _opened(
                     reference=algorithm.reference,
                     seed=config.seed,
                     config=stored,
+                    may_change=may_change(type(config)),
                     network=stored.get("network"),
                 )
             else:

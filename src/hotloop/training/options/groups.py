@@ -3,15 +3,13 @@
 A Config lists the groups that it needs side by side, and adds its own options:
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(
-        OnPolicyOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions
-    ):
+    class Config(OnPolicyOptions, NetworkOptions, RunOptions):
         learning_rate: ScheduledPositive = linear(1e-3, 0.0)
 
 They are mixins and not attributes, so that options stay flat: `Config(eval_interval=1000)`,
-`--eval-interval 1000` and one JSON object, never `config.eval.interval`; and every group derives
-from `Options` alone. Where two groups have one option, the default of the one that is listed first
-counts, so RunOptions stand last; help shows the groups from the last to the first.
+`--eval-interval 1000` and one JSON object, never `config.eval.interval`. Where two groups have one
+option, the default of the one that is listed first counts, so RunOptions stand last; help shows the
+groups from the last to the first.
 """
 
 from __future__ import annotations
@@ -46,29 +44,6 @@ if TYPE_CHECKING:
     from hotloop.replay import Sampler
 
 _BY_PRIORITY = ("prioritized", "rank")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(Options):
-    """What is trained on, for how long, and on which machine."""
-
-    env_id: str = "CartPole-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`."""
-    env_kwargs: JsonObject = field(default_factory=dict)
-    """Passed to the environment, as JSON on the command line: '{"g": 1.62}'."""
-    total_timesteps: Annotated[Count, MAY_CHANGE] = 200_000
-    """Transitions to collect, over all environments; rounded up to whole iterations."""
-    seed: Seed = 1
-    """Of environments, networks, actions and minibatches: the same seed gives the same weights."""
-    num_envs: Count = 8
-    """N, environments side by side."""
-    torch_threads: Count = 1
-    """Cores for the update; tiny networks are slower on two than on one."""
-    device: Annotated[Device, MAY_CHANGE] = "auto"
-    """Where networks are updated: auto, cpu, cuda or cuda:0, cuda:1, …"""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """Run the updates as compiled graphs, several times as fast once they are compiled; auto: where
-    the run is long enough to gain by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +125,29 @@ class SaveOptions(Options):
         """Refuse a directory without a name."""
         if self.run_dir == "":
             raise ConfigError("`run_dir` must be the path of a new directory, got ''")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(SaveOptions, EvalOptions, WorkerOptions):
+    """What every run has: environments, its length, where it runs, and the groups above."""
+
+    env_id: str = "CartPole-v1"
+    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`."""
+    env_kwargs: JsonObject = field(default_factory=dict)
+    """Passed to the environment, as JSON on the command line: '{"g": 1.62}'."""
+    total_timesteps: Annotated[Count, MAY_CHANGE] = 200_000
+    """Transitions to collect, over all environments; rounded up to whole iterations."""
+    seed: Seed = 1
+    """Of environments, networks, actions and minibatches: the same seed gives the same weights."""
+    num_envs: Count = 8
+    """N, environments side by side."""
+    torch_threads: Count = 1
+    """Cores for the update; tiny networks are slower on two than on one."""
+    device: Annotated[Device, MAY_CHANGE] = "auto"
+    """Where networks are updated: auto, cpu, cuda or cuda:0, cuda:1, …"""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Run the updates as compiled graphs, several times as fast once they are compiled; auto: where
+    the run is long enough to gain by it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,180 @@
+"""A head and an encoder of one's own: registered here, they act and learn without another file."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.policies import (
+    ENCODERS,
+    HEADS,
+    ActingPolicy,
+    Head,
+    PolicySnapshot,
+    network_from_json,
+)
+from hotloop.policies.critics import Critics, StackedPerceptrons
+from hotloop.policies.export import export_numpy, export_onnx
+from hotloop.policies.learned import LearnedCritics, LearnedNetwork
+from hotloop.policies.network import Network
+from hotloop.policies.perceptrons import Perceptrons
+from tests.policies.test_actors import BOUNDED
+from tests.policies.test_policies import DISCRETE, obs_spec
+
+
+class Sharp(Head):
+    """Logits that are multiplied by a learned number before the best one is taken."""
+
+    meaning = description = "sharp logits"
+
+    def learned_shapes(self, shapes):
+        return {**shapes, "policy.sharpness": (1,)}
+
+    def load(self, params):
+        self.sharpness = params["policy.sharpness"]
+
+    def draw_noise(self, seed, **block):
+        return np.zeros((block["num_steps"], block["num_envs"], 1), np.float32)
+
+    def draw_from(self, rng, shape):
+        return np.zeros((shape[0], 1), np.float32)
+
+    def choose(self, outputs, noise, out):
+        self.greedy(outputs, out)
+
+    def greedy(self, outputs, out):
+        out[...] = (outputs * np.exp(self.sharpness)).argmax(1)
+
+    def mode(self, outputs):
+        return outputs.argmax(1)
+
+    def evaluate(self, params, outputs, action):
+        log_probs = (outputs * params["policy.sharpness"].exp()).log_softmax(-1)
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+        return log_probs.gather(1, action[:, None])[:, 0], entropy
+
+
+class Bend:
+    """Learned features of a matrix of bytes or numbers."""
+
+    num_features = 5
+    acts_without_torch = False
+
+    def __init__(self, obs_spec):
+        self.shape = obs_spec.shape
+
+    def parameter_shapes(self):
+        return {"encoder.weight": (int(np.prod(self.shape)), 5)}
+
+    def initial_parameters(self, generator):
+        ((name, shape),) = self.parameter_shapes().items()
+        return {name: generator.standard_normal(shape).astype(np.float32)}
+
+    def features(self, params, obs):
+        return torch.sin(obs.flatten(1).float() @ params["encoder.weight"])
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setitem(HEADS, "sharp", Sharp)
+    monkeypatch.setitem(ENCODERS, "bend", Bend)
+
+
+def learn(learned, loss):
+    """The loss before and after some steps of gradient descent, and where they ended."""
+    params, losses = learned.initial(1), []
+    for _ in range(30):
+        grad, value = torch.func.grad_and_value(loss)(params)
+        params = params - 0.1 * grad
+        losses.append(value.item())
+    return losses[0], losses[-1], params
+
+
+@pytest.mark.parametrize("encoder", ["flatten", "bend"])
+def test_a_head_and_an_encoder_act_and_learn(tmp_path, encoder):
+    rest = {"hidden_sizes": (16,), "activation": "tanh", "initialization": "orthogonal"}
+    network = Network(
+        obs_spec=obs_spec(2, 3),
+        action_spec=DISCRETE,
+        body=Perceptrons(encoder=encoder, **rest),
+        head="sharp",
+        has_value=True,
+    )
+    assert network_from_json(json.loads(json.dumps(network.to_json()))) == network
+    assert network.acts_without_torch is (encoder == "flatten")
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randn(12, 2, 3, generator=generator)
+    action = torch.randint(3, (12,), generator=generator)
+    learned = LearnedNetwork(network)
+
+    def loss(params):
+        log_prob, entropy, value = learned.evaluate(params, obs, action)
+        return (value - 1.0).square().mean() - log_prob.mean() - 0.01 * entropy.mean()
+
+    before, after, flat = learn(learned, loss)
+    assert after < before - 0.2
+    params = learned.layout.to_numpy(flat)
+    start = network.initial_parameters(1)
+    assert params.keys() == start.keys()
+    assert all((params[name] != start[name]).any() for name in params)
+    assert ("encoder.weight" in params) is (encoder == "bend")
+
+    snapshot = PolicySnapshot(0, params)
+    policy = ActingPolicy(network, snapshot)
+    head, value = learned.outputs(flat, obs)
+    np.testing.assert_allclose(policy.head(obs.numpy()), head, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(policy.value(obs.numpy()), value, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(policy.act(obs.numpy()), 5 + head.argmax(1).numpy())
+    params["policy.1.bias"] += 1.0
+    policy.refresh(1)
+    np.testing.assert_allclose(policy.head(obs.numpy()), head + 1.0, rtol=1e-4, atol=1e-5)
+    export_onnx(network, snapshot, tmp_path / "policy.onnx")
+    if encoder == "flatten":
+        export_numpy(network, snapshot, tmp_path)
+
+
+def test_an_encoder_of_bytes_and_of_images_acts_through_torch():
+    network = Network(
+        obs_spec=obs_spec(4, 4, 3, dtype="uint8"),
+        action_spec=DISCRETE,
+        body=Perceptrons(
+            encoder="bend", hidden_sizes=(8,), activation="relu", initialization="uniform"
+        ),
+        head="dueling",
+        has_value=False,
+    )
+    params = network.initial_parameters(0)
+    learned = LearnedNetwork(network)
+    obs = np.random.default_rng(0).integers(0, 3, (7, 4, 4, 3), np.uint8)
+    values = learned.values(learned.layout.pack(params), torch.from_numpy(obs))
+    policy = ActingPolicy(network, PolicySnapshot(0, params))
+    np.testing.assert_allclose(policy.head(obs), values, rtol=1e-4, atol=1e-5)
+    params["value.bias"] += 1.0
+    policy.refresh(1)
+    np.testing.assert_allclose(policy.head(obs), values + 1.0, rtol=1e-4, atol=1e-5)
+
+
+def test_critics_share_an_encoder():
+    described = Critics(
+        obs_spec=obs_spec(2, 3),
+        action_spec=BOUNDED,
+        body=StackedPerceptrons(encoder="bend", hidden_sizes=(16, 8)),
+    )
+    assert described.parameter_shapes()["critic.0.weight"] == (5 + 2, 2 * 16)
+    learned = LearnedCritics(described)
+    generator = torch.Generator().manual_seed(0)
+    obs, action = (torch.randn(12, *x, generator=generator) for x in ((2, 3), (2,)))
+
+    def loss(params):
+        return (learned.values(params, obs, action) - action[:, 0]).square().sum(0).mean()
+
+    before, after, params = learn(learned, loss)
+    assert after < 0.8 * before
+    values = learned.values(params, obs, action)
+    torch.testing.assert_close(learned.first(params, obs, action), values[0])
+    features = {
+        "encoder": np.asarray(described.initial_parameters(1)["encoder.weight"]),
+        "learned": learned.layout.to_numpy(params)["encoder.weight"],
+    }
+    assert (features["encoder"] != features["learned"]).all()
