@@ -118,7 +118,7 @@ def test_compiled_is_eager():
         ({"tau": -0.1}, r"`tau` must lie in \[0, 1\], got -0.1"),
         ({"exploration_noise": -1.0}, "`exploration_noise` must be finite and not negative"),
         ({"policy_noise": math.nan}, "`policy_noise` must be finite and not negative, got nan"),
-        ({"noise_clip": "0.5"}, "`noise_clip` must be finite and not negative, got '0.5'"),
+        ({"noise_clip": "-0.5"}, "`noise_clip` must be finite and not negative, got '-0.5'"),
         ({"layer_norm": "no"}, "`layer_norm` must be True or False, got 'no'"),
         ({"precision": "half"}, "`precision` must be 'float32' or 'bfloat16', got 'half'"),
     ],

@@ -28,19 +28,20 @@ def random_batch(obs_size: int, action_spec: ActionSpec, size: int, seed: int, *
         low, high = torch.tensor(action_spec.low), torch.tensor(action_spec.high)
         action = low + (high - low) * uniform
     ended = torch.rand(size, generator=generator) < 1 / 3
-    importance, weight = torch.ones(size), None
+    importance = torch.ones(size)
     if weighed:
         importance = 0.1 + 0.9 * torch.rand(size, generator=generator)
-        weight = 0.2 + 1.6 * torch.rand(size, generator=generator)
-    return Batch(
+    batch = Batch(
         obs=normal(size, obs_size),
         action=action,
         reward=3 * normal(size),
         next_obs=normal(size, obs_size),
-        discount=torch.where(ended, 0.0, 0.97),
+        discount=torch.where(ended, 0.0, 0.98),
         importance=importance,
-        weight=weight,
     )
+    if weighed:
+        batch = batch._replace(weight=0.2 + 1.6 * torch.rand(size, generator=generator))
+    return batch
 
 
 # --- networks ------------------------------------------------------------------------------------

@@ -459,7 +459,7 @@ def test_ppo_is_measured_with_the_users_network(tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "measure", measured)
     config = ppo.Config(**SMALL, workers="auto", run_dir=str(tmp_path / "run"))
     ppo.train(config, network=nets.Net, on_report=lambda report: True)
-    assert networks[0].to_json()["body"]["path"] == "tests.policies.nets:Net"
+    assert networks[0].to_json()["body"]["name"] == "tests.policies.nets:Net"
 
 
 def test_ppo_weighs_what_a_chosen_schedule_gives(tmp_path, monkeypatch, mark):

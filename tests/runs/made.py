@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+from hotloop.algorithms import find
+from hotloop.training.options import may_change
+
 
 def make_run(
     path,
@@ -16,10 +19,14 @@ def make_run(
     evaluations=(),
     total_timesteps=None,
     network=None,
+    is_old=False,
     started_at="2026-01-31T12:00:00+0000",
     **options,
 ):
-    """A run of one iteration for each entry of `returns`, `num_steps` steps each."""
+    """A run of one iteration for each entry of `returns`, `num_steps` steps each.
+
+    An old one does not say which of its options change nothing that is learned.
+    """
     path.mkdir(parents=True)
     total = num_steps * len(returns) if total_timesteps is None else total_timesteps
     own = {"runs_dir": str(path.parent), "run_dir": str(path), "env_id": env_id, "seed": seed}
@@ -31,6 +38,8 @@ def make_run(
         "versions": {},
         "started_at": started_at,
     }
+    if not is_old:
+        content["may_change"] = sorted(may_change(find(algorithm).config))
     (path / "config.json").write_text(json.dumps(content))
     with open(path / "metrics.jsonl", "w") as file:
         for k, ended in enumerate(returns):

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -54,13 +55,15 @@ def test_a_run_that_ended_early_ends_its_groups_mean(tmp_path):
     assert group.final_return() == (3.0, pytest.approx(12.7062, abs=1e-4))
 
 
-def test_groups_differ_by_what_is_learned(tmp_path):
+@pytest.mark.parametrize("is_old", [False, True])
+def test_groups_differ_by_what_is_learned(tmp_path, is_old):
     """Neither directories, nor trackers, checkpoints, threads or compilation tell runs apart."""
-    make_run(tmp_path / "a", seed=1, lr=0.1, track=["wandb"], compile="on", torch_threads=1)
-    make_run(tmp_path / "b", seed=2, lr=0.1, track=[], compile="off", torch_threads=2)
-    make_run(tmp_path / "c", seed=1, lr=0.2, network="my_nets:Net")
-    make_run(tmp_path / "d", seed=1, lr=0.2, env_id="Pendulum-v1")
-    make_run(tmp_path / "e", seed=1, lr=0.2, algorithm="sac")
+    make = partial(make_run, is_old=is_old)
+    make(tmp_path / "a", seed=1, lr=0.1, track=["wandb"], compile="on", torch_threads=1)
+    make(tmp_path / "b", seed=2, lr=0.1, track=[], compile="off", torch_threads=2)
+    make(tmp_path / "c", seed=1, lr=0.2, network="my_nets:Net")
+    make(tmp_path / "d", seed=1, lr=0.2, env_id="Pendulum-v1")
+    make(tmp_path / "e", seed=1, lr=0.2, algorithm="sac")
     comparison = compare(sorted(tmp_path.iterdir()))
     assert not comparison.left_out
     found = [(g.env_id, g.label, [seed.path.name for seed in g.seeds]) for g in comparison.groups]

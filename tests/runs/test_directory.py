@@ -22,7 +22,13 @@ class Config:
 
 def create(tmp_path, path=None):
     return RunDirectory.create(
-        path, runs_dir=tmp_path, env_id="ALE/Pong v5", algorithm="ppo", seed=3, config=Config()
+        path,
+        runs_dir=tmp_path,
+        env_id="ALE/Pong v5",
+        algorithm="ppo",
+        reference="ppo",
+        seed=3,
+        config=dataclasses.asdict(Config()),
     )
 
 
@@ -151,7 +157,7 @@ def test_resuming_cuts_the_metrics_back(tmp_path):
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"iteration": 4, "timest')
     again = RunDirectory.open(run.path)
-    again.resume(Config(seed=4), timesteps=20, iteration=2)
+    again.resume({"seed": 4}, timesteps=20, iteration=2)
     again.log({"iteration": 3, "timesteps": 30, "episode_returns": []})
     assert [line["iteration"] for line in again.metrics()] == [1, 2, 3]
     content = json.loads((run.path / "config.json").read_text())

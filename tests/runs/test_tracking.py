@@ -22,7 +22,13 @@ class Config:
 
 def create(path):
     return RunDirectory.create(
-        path, runs_dir=path.parent, env_id="CartPole-v1", algorithm="ppo", seed=3, config=Config()
+        path,
+        runs_dir=path.parent,
+        env_id="CartPole-v1",
+        algorithm="ppo",
+        reference="ppo",
+        seed=3,
+        config=dataclasses.asdict(Config()),
     )
 
 
@@ -111,7 +117,7 @@ def test_tensorboard_after_a_kill(tmp_path):
         killed.log(100 * k, line(k))
     for tracker in killed._trackers:
         tracker._writer.flush()
-    run.resume(Config(), timesteps=200, iteration=2)
+    run.resume(dataclasses.asdict(Config()), timesteps=200, iteration=2)
     resumed = open_trackers(["tensorboard"], run, resumed=True)
     for k in (3, 4, 5):
         resumed.log(100 * k, line(k, returns=[7.0]))

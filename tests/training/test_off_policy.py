@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from safetensors.numpy import load_file
 
-from hotloop.algorithms import dqn, off_policy, ppo, sac, td3
+from hotloop.algorithms import dqn, ppo, sac, td3
 from hotloop.envs import make_vec
 from hotloop.errors import (
     CheckpointError,
@@ -24,12 +24,15 @@ from hotloop.errors import (
     NonFiniteError,
     SpaceError,
 )
+from hotloop.learner import Learner
 from hotloop.policies import ActingPolicy
 from hotloop.replay import Prioritized, Proportional, RankBased, Uniform
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.runs import RunDirectory
+from hotloop.training import off_policy
+from hotloop.training.replay import Replay
 from tests import toy_envs
-from tests.algorithms.test_session import assert_same_run
+from tests.training.test_train import assert_same_run
 
 SMALL = {
     "total_timesteps": 200,
@@ -45,6 +48,12 @@ SMALL = {
 }
 ENVS = {sac: toy_envs.ReachTheTarget, td3: toy_envs.ReachTheTarget, dqn: toy_envs.ChooseTheSign}
 LONG = {sac: "Pendulum-v1", td3: "Pendulum-v1", dqn: "CartPole-v1"}  # episodes of many steps
+OF_CRITICS = {"critic_loss", "q_value", "td_error"}
+METRICS = {
+    sac: {*OF_CRITICS, "policy_loss", "alpha_loss", "alpha", "entropy"},
+    td3: {*OF_CRITICS, "policy_loss"},
+    dqn: {"loss", "q_value", "td_error", "grad_norm"},
+}
 KINDS = ["uniform", "prioritized", "proportional", "rank"]
 
 of_each = pytest.mark.parametrize(
@@ -83,27 +92,40 @@ def assert_same_weights(first, second):
 @pytest.fixture
 def buffers(monkeypatch):
     """The replay buffers that are made."""
-    made, make = [], off_policy.OffPolicyConfig.make_replay
+    made = []
 
-    def note(config, envs):
-        made.append(make(config, envs))
-        return made[-1]
+    def note(*args):
+        replay = Replay(*args)
+        made.append(replay.buffer)
+        return replay
 
-    monkeypatch.setattr(off_policy.OffPolicyConfig, "make_replay", note)
+    monkeypatch.setattr(off_policy, "Replay", note)
     return made
+
+
+def watch(monkeypatch, note):
+    """Let `note(learner, batch, td_error)` see each batch that is learned from."""
+    update = Learner.update
+
+    def watched(self, batch):
+        td_error = update(self, batch)
+        note(self, batch, td_error)
+        return td_error
+
+    monkeypatch.setattr(Learner, "update", watched)
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """All batches that DQN learns from, (obs, reward, next_obs, discount) a row."""
-    rows, update = [], dqn.Learner.update
+    rows = []
 
-    def note(self, batch):
-        parts = (batch.obs, batch.reward[:, None], batch.next_obs, batch.discount[:, None])
+    def note(learner, batch, td_error):
+        discount = learner.hyper.tensors.gamma * batch.discount
+        parts = (batch.obs, batch.reward[:, None], batch.next_obs, discount[:, None])
         rows.extend(map(tuple, torch.cat(parts, 1).tolist()))
-        return update(self, batch)
 
-    monkeypatch.setattr(dqn.Learner, "update", note)
+    watch(monkeypatch, note)
     return rows
 
 
@@ -273,11 +295,7 @@ def test_the_run_directory_tells_the_run(tmp_path, algorithm):
     assert [line["replay_size"] for line in lines] == [51, 102, 153, 204, 222]
     # The first update comes with the 40th transition, and the first round from there on ends at 42.
     assert [line["num_updates"] for line in lines] == [10, 61, 112, 163, 181]
-    names = {
-        sac: {*sac.CRITIC_METRICS, *sac.POLICY_METRICS},
-        td3: {*td3.CRITIC_METRICS, *td3.POLICY_METRICS},
-        dqn: set(dqn.METRICS),
-    }[algorithm]
+    names = METRICS[algorithm]
     for line in lines:
         assert names < set(line)
         assert np.isfinite([line[name] for name in names]).all()
@@ -382,13 +400,11 @@ def test_each_kind_of_replay_with_each_algorithm(tmp_path, buffers, algorithm, k
 
 def test_priorities_are_td_errors(tmp_path, monkeypatch, buffers):
     """What an update gives back is what its own transitions weigh from then on."""
-    errors, update = [], sac.Learner.update
-
-    def note(self, batch):
-        errors.append((batch.obs.numpy().copy(), update(self, batch)))
-        return errors[-1][1]
-
-    monkeypatch.setattr(sac.Learner, "update", note)
+    errors = []
+    watch(
+        monkeypatch,
+        lambda _, batch, td_error: errors.append((batch.obs.numpy().copy(), td_error)),
+    )
     options = {"replay": "prioritized", "replay_alpha": 1.0, "total_timesteps": 100}
     train(sac, tmp_path, **options)
     (buffer,) = buffers
@@ -409,12 +425,8 @@ def test_priorities_are_td_errors(tmp_path, monkeypatch, buffers):
 
 
 def test_importance_weights_reach_the_loss(tmp_path, monkeypatch):
-    seen, update = [], dqn.Learner.update
-    monkeypatch.setattr(
-        dqn.Learner,
-        "update",
-        lambda self, b: (seen.append(b.importance.clone()), update(self, b))[1],
-    )
+    seen = []
+    watch(monkeypatch, lambda _, batch, __: seen.append(batch.importance.clone()))
     train(dqn, tmp_path, replay="prioritized")
     assert all(x.min() > 0 and x.max() <= 1 for x in seen)
     assert min(x.min() for x in seen) < 0.9
@@ -426,10 +438,8 @@ def test_importance_weights_reach_the_loss(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["uniform", "proportional"])
 def test_a_batch_without_replacement_holds_nothing_twice(tmp_path, monkeypatch, kind):
     """Also where several updates are due and the buffer holds but one batch of transitions."""
-    seen, update = [], sac.Learner.update
-    monkeypatch.setattr(
-        sac.Learner, "update", lambda self, b: (seen.append(b.obs.tolist()), update(self, b))[1]
-    )
+    seen = []
+    watch(monkeypatch, lambda _, batch, __: seen.append(batch.obs.tolist()))
     options = {"replay": kind, "replay_replacement": False, "update_to_data": 4}
     train(sac, tmp_path, learning_starts=16, total_timesteps=60, **options)
     assert len(seen) == 4 * 45
@@ -455,10 +465,8 @@ def test_a_batch_without_replacement_holds_nothing_twice(tmp_path, monkeypatch, 
     ],
 )
 def test_updates_are_made_when_they_are_due(tmp_path, monkeypatch, options, updates):
-    rounds, draw = [], off_policy.Batches.draw
-    monkeypatch.setattr(
-        off_policy.Batches, "draw", lambda self, n: (rounds.append(n), draw(self, n))[1]
-    )
+    rounds, draw = [], Replay.draw
+    monkeypatch.setattr(Replay, "draw", lambda self, n: (rounds.append(n), draw(self, n))[1])
     result = train(dqn, tmp_path, total_timesteps=100, report_interval=10, **options)
     got = [int(line["num_updates"]) for line in lines_of(result)]
     if updates is None:
@@ -791,8 +799,8 @@ def test_spaces_that_do_not_fit(tmp_path, algorithm, made_of, message):
     ("options", "message"),
     [
         ({"learning_starts": 200}, r"less than `total_timesteps`, or nothing is learned, got 200"),
-        ({"learning_starts": 1.5}, "`learning_starts` must be an integer, got 1.5"),
-        ({"learning_starts": -1}, "`learning_starts` must be finite and not negative, got -1"),
+        ({"learning_starts": 1.5}, "`learning_starts` must be an integer ≥ 0, got 1.5"),
+        ({"learning_starts": -1}, "`learning_starts` must be an integer ≥ 0, got -1"),
         ({"buffer_size": 15}, r"must hold a batch, `batch_size` = 16, got 15: raise it"),
         ({"buffer_size": 15, "n_step": 3}, "`batch_size` = 16, got 15: raise it"),
         ({"buffer_size": 1e6}, "`buffer_size` must be a positive integer, got 1000000.0"),
@@ -812,7 +820,7 @@ def test_spaces_that_do_not_fit(tmp_path, algorithm, made_of, message):
         ({"hidden_sizes": (8, 0)}, "`hidden_sizes` must be positive integers, got"),
         ({"activation": "gelu"}, "`activation` must be 'tanh' or 'relu', got 'gelu'"),
         ({"seed": -1}, "`seed` must be an integer in"),
-        ({"replay": "priority"}, "`replay` must be one of uniform, proportional, prio.*'priority'"),
+        ({"replay": "priority"}, "`replay` must be 'uniform', 'proportional', 'prio.*'priority'"),
         ({"replay": None}, "`replay` must be given, got None"),
         ({"replay_alpha": 0.5}, "`replay_alpha` belongs to `replay` prioritized or rank, got uni"),
         (
@@ -830,7 +838,7 @@ def test_spaces_that_do_not_fit(tmp_path, algorithm, made_of, message):
         ),
         (
             {"replay_weight_from": "reward", "replay": "proportional"},
-            "`replay_weight_from` must be one of episode_return, .*got 'reward'",
+            "`replay_weight_from` must be 'episode_return', .*got 'reward'",
         ),
         (
             {"replay_alpha": -1.0, "replay": "rank"},
@@ -841,7 +849,7 @@ def test_spaces_that_do_not_fit(tmp_path, algorithm, made_of, message):
             "`replay_beta` must be finite and not negative",
         ),
         ({"replay_shift": math.inf, "replay": "proportional"}, "`shift` must be 'min' or a finite"),
-        ({"replay_replacement": 1}, "`replacement` must be True or False, got 1"),
+        ({"replay_replacement": 1}, "`replay_replacement` must be True or False, got 1"),
         ({"save_replay": "no"}, "`save_replay` must be True or False, got 'no'"),
     ],
 )
@@ -908,16 +916,14 @@ def test_a_batch_that_was_overwritten_is_not_kept(tmp_path):
 @of_each
 def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatch, algorithm):
     """The last update of an iteration may spoil what no loss has seen yet."""
-    update = algorithm.Learner.update
+    name = algorithm.algorithm.acting
 
-    def spoiled(self, batch):
-        td_error = update(self, batch)
-        if self.num_updates == 61:  # with the 100th transition
-            (self.state.params if algorithm is dqn else self.state.policy)[3] = float("inf")
-        return td_error
+    def spoil(learner, batch, td_error):
+        if learner.num_updates == 61:  # with the 100th transition
+            getattr(learner.state, name)[3] = float("inf")
 
-    monkeypatch.setattr(algorithm.Learner, "update", spoiled)
-    what = "update 50 of iteration 2 gave NaN or infinity in the parameters"
+    watch(monkeypatch, spoil)
+    what = f"update 50 of iteration 2 gave NaN or infinity in {name}: lower"
     with pytest.raises(NonFiniteError, match=what):
         train(algorithm, tmp_path)
     run = RunDirectory.open(tmp_path / "run")

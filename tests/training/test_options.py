@@ -263,8 +263,8 @@ def test_good_values(options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learning_starts": 1.5}, "`learning_starts` must be an integer, got 1.5"),
-        ({"learning_starts": -1}, "`learning_starts` must be finite and not negative, got -1"),
+        ({"learning_starts": 1.5}, "`learning_starts` must be an integer ≥ 0, got 1.5"),
+        ({"learning_starts": -1}, "`learning_starts` must be an integer ≥ 0, got -1"),
         (
             {"learning_starts": 200_000},
             "`learning_starts` must be less than `total_timesteps`, or nothing is learned, got "

@@ -63,7 +63,7 @@ def assert_same_run(first, second):
     links = [[os.readlink(link) for link in links_of(path)] for path in (first, second)]
     assert links[0] == links[1]
     for state in (a.state, b.state):
-        state["session"]["progress"].pop("elapsed_s")
+        state["progress"].pop("elapsed_s")
     assert a.state == b.state
     lines = [RunDirectory.open(path).metrics() for path in (first, second)]
     for line in lines[0] + lines[1]:
@@ -135,7 +135,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path):
 
 
 def test_more_steps_may_be_asked_for(tmp_path):
-    first = config(tmp_path, anneal_learning_rate=False)
+    first = config(tmp_path, learning_rate=1e-3)
     ppo.train(first)
     with pytest.raises(
         ConfigError, match=r"is finished: it has 1,536 of 1,500 steps; ask for more"
@@ -365,7 +365,7 @@ def test_an_evaluation_that_fails_loses_nothing(tmp_path, how, monkeypatch):
         return toy_envs.Misbehaves(how if is_evaluation else "well", at=5)
 
     evaluate_briefly = partial(evaluate, max_episode_steps=300)
-    monkeypatch.setattr("hotloop.algorithms.session.evaluate", evaluate_briefly)
+    monkeypatch.setattr("hotloop.training.evaluation.evaluate", evaluate_briefly)
     with pytest.raises(
         EnvironmentFailure, match=r"must be finite|must end, but one did not within"
     ):

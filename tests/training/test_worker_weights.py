@@ -5,23 +5,24 @@ import pytest
 
 from hotloop.algorithms import dqn, ppo
 from hotloop.errors import ConfigError
+from hotloop.training import on_policy
 from hotloop.training.worker_weights import WorkerWeights
 from tests.uneven_envs import FastAndSlow
 
 OBS = np.zeros(1, np.float32)
 
 
-def test_shares_know_whose_entries_are_kept():
+def test_weights_know_whose_entries_are_kept():
     rng = np.random.default_rng(0)
-    shares, written = WorkerWeights(50, 3), []
+    worker_weights, written = WorkerWeights(50, 3), []
     for k in range(200):
         worker = int(rng.choice(3, p=[0.7, 0.25, 0.05]))
         count = 70 if k == 100 else int(rng.integers(0, 9))  # once more than there is room for
-        shares.add(worker, len(written), count)
+        worker_weights.add(worker, len(written), count)
         written += [worker] * count
         kept = written[-50:]
         index = np.arange(len(written))[-50:]
-        weights = shares.weights(index)
+        weights = worker_weights.weights(index)
         assert weights.dtype == np.float32
         present = sorted(set(kept))
         for one in present:
@@ -30,14 +31,14 @@ def test_shares_know_whose_entries_are_kept():
             np.testing.assert_allclose(own.sum(), len(kept) / len(present), rtol=1e-5)
             assert len(set(own.tolist())) == 1
     copy = WorkerWeights(50, 3)
-    copy.load(shares.to_arrays()["shares.workers"])
-    np.testing.assert_array_equal(copy.weights(index), shares.weights(index))
+    copy.load(worker_weights.to_array())
+    np.testing.assert_array_equal(copy.weights(index), worker_weights.weights(index))
 
 
 def test_entries_of_nobody_known_weigh_one():
-    shares = WorkerWeights(10, 2)
-    shares.add(0, 4, 3)
-    assert shares.weights(np.array([1, 2])).tolist() == [1.0, 1.0]
+    worker_weights = WorkerWeights(10, 2)
+    worker_weights.add(0, 4, 3)
+    assert worker_weights.weights(np.array([1, 2])).tolist() == [1.0, 1.0]
 
 
 def train_ppo(tmp_path, **options):
@@ -60,11 +61,11 @@ def train_ppo(tmp_path, **options):
 
 
 @pytest.mark.slow
-def test_variable_shares_find_the_action_that_is_best_everywhere(tmp_path, monkeypatch):
+def test_variable_weights_find_the_action_that_is_best_everywhere(tmp_path, monkeypatch):
     assert train_ppo(tmp_path / "weighted").policy.act(OBS) == 1
     # Without the weights it is the other one: the task is one that shows the bias.
     monkeypatch.setattr(
-        ppo,
+        on_policy,
         "environment_weights",
         lambda fragments: np.ones(sum(one.reward.size for one in fragments), np.float32),
     )
@@ -96,7 +97,7 @@ def train_dqn(tmp_path, **options):
 
 
 @pytest.mark.slow
-def test_async_shares_find_the_action_that_is_best_everywhere(tmp_path, monkeypatch):
+def test_async_weights_find_the_action_that_is_best_everywhere(tmp_path, monkeypatch):
     assert train_dqn(tmp_path / "weighted").policy.act(OBS) == 1
     monkeypatch.setattr(
         WorkerWeights, "weights", lambda self, index: np.ones(len(index), np.float32)
@@ -105,11 +106,14 @@ def test_async_shares_find_the_action_that_is_best_everywhere(tmp_path, monkeypa
 
 
 def test_workers_are_not_ahead_of_more_than_may_be_learned_in_time():
+    def num_steps(config):
+        return dqn.algorithm.collection_options(config).num_steps
+
     options = {"workers": 4, "envs_per_worker": 2, "schedule": "async"}
     few = dqn.Config(**options, update_to_data=1.0, max_policy_age=1_000)
     # Both slots of all hold 2 × 62 × 8 = 992 steps, and as many updates make them no older.
-    assert few.plan().num_steps == 62
-    assert dqn.Config(**options, update_to_data=0.1).plan().num_steps == few.fragment_steps
+    assert num_steps(few) == 62
+    assert num_steps(dqn.Config(**options, update_to_data=0.1)) == few.fragment_steps
     with pytest.raises(ConfigError, match="`max_policy_age` = 15 is too few for 8 environments"):
         dqn.Config(**options, update_to_data=1.0, max_policy_age=15)
 

@@ -74,9 +74,7 @@ class LearnedNetwork:
         """
         return self._outputs(self._head.fold(self.layout.unpack(params)), obs)
 
-    def evaluate(
-        self, params: Tensor, obs: Tensor, action: Tensor
-    ) -> tuple[Tensor, Tensor, Any]:
+    def evaluate(self, params: Tensor, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Any]:
         """Return log π(action), the entropy and the value, (B,) each, of (B, *action_shape).
 
         The value is None where the network has none.

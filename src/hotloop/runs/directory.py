@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 # Directories that this process has locked: the lock itself keeps out other processes only.
 _LOCKED: set[Path] = set()
+# `may_change` of runs whose config.json does not say it: older ones.
+_MAY_CHANGE_UNSAID = (
+    *("total_timesteps", "runs_dir", "run_dir", "track"),
+    *("checkpoint_interval", "keep_checkpoints", "save_replay", "report_interval"),
+    *("eval_interval", "eval_episodes", "eval_videos"),
+    *("backend", "step_timeout_s", "max_failures"),
+)
 
 
 class RunDirectory:
@@ -258,7 +265,7 @@ class RunDirectory:
     def config(self) -> dict[str, Any]:
         """What `config.json` says of the run: algorithm, env_id, network, config, versions."""
         content = self._read_config()
-        content = {"network": None, "may_change": [], **content}
+        content = {"network": None, "may_change": [*_MAY_CHANGE_UNSAID], **content}
         try:
             names = ("algorithm", "env_id", "network", "config", "may_change", "versions")
             return {name: content[name] for name in names}

@@ -23,9 +23,7 @@ from hotloop.ops.schedules import as_schedule
 from hotloop.rollouts import NUM_SLOTS
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
-    INTEGER,
     MAY_CHANGE,
-    NOT_NEGATIVE,
     Count,
     Device,
     Hint,
@@ -250,7 +248,7 @@ class ReplayOptions(Options):
     """B, transitions in one update."""
     buffer_size: Count = 1_000_000
     """Transitions that are kept; then each new one replaces the oldest."""
-    learning_starts: Annotated[int, INTEGER, NOT_NEGATIVE] = 5_000
+    learning_starts: Natural = 5_000
     """Transitions to collect before the first update; never fewer than a batch."""
     train_frequency: Count = 1
     """Steps of each environment between two rounds of updates."""

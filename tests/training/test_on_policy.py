@@ -1,0 +1,245 @@
+"""The on-policy loop, with PPO in it: reports, versions, threads, what goes wrong in it."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from threadpoolctl import threadpool_info
+
+from hotloop.algorithms import ppo
+from hotloop.errors import EnvironmentFailure, NonFiniteError, UnknownNameError
+from hotloop.learner import Learner
+from hotloop.runs import RunDirectory
+from hotloop.training import on_policy
+from tests import toy_envs
+
+METRICS = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm"}
+SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "update_epochs": 4}
+
+
+def params_of(result):
+    return RunDirectory.open(result.run_dir).load_policy()[1].params
+
+
+def train(tmp_path, env=None, name="run", on_report=None, **options):
+    config = ppo.Config(run_dir=str(tmp_path / name), **{**SMALL, **options})
+    return ppo.train(config, env=env, on_report=on_report)
+
+
+def test_one_seed_one_run(tmp_path):
+    options = {"env_id": "CartPole-v1", "total_timesteps": 1500}
+    first = params_of(train(tmp_path, name="a", seed=5, **options))
+    again = params_of(train(tmp_path, name="b", seed=5, **options))
+    other = params_of(train(tmp_path, name="c", seed=6, **options))
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+    assert not np.array_equal(first["policy.0.weight"], other["policy.0.weight"])
+
+
+def test_the_run_directory_tells_the_run(tmp_path):
+    reports = []
+    result = train(tmp_path, env_id="CartPole-v1", total_timesteps=1000, on_report=reports.append)
+    assert result.timesteps == 1024  # whole iterations of 128
+    run = RunDirectory.open(result.run_dir)
+    assert run.config["config"]["total_timesteps"] == 1000
+    lines = run.metrics()
+    assert [line["timesteps"] for line in lines] == list(range(128, 1025, 128))
+    rates = [line["learning_rate"] for line in lines]
+    np.testing.assert_allclose(rates, [1e-3 * (1 - 0.128 * k) for k in range(8)], rtol=1e-5)
+    assert METRICS < set(lines[0])
+    assert sum(len(line["episode_returns"]) for line in lines) == reports[-1].num_episodes > 10
+    assert [report.timesteps for report in reports] == list(range(0, 1025, 128))
+    assert reports[-1].mean_return == pytest.approx(result.mean_return)
+    _, snapshot, state = run.load_policy()
+    assert state["timesteps"] == 1024
+    assert snapshot.version == 8
+    obs = np.array([[0.01, -0.02, 0.03, 0.04]], np.float32)
+    np.testing.assert_array_equal(result.policy.network.obs_spec.shape, (4,))
+    assert result.policy.act(obs).shape == (1,)
+    assert len(list((run.path / "timing").iterdir())) == 1
+
+
+def test_on_report_stops(tmp_path):
+    result = train(
+        tmp_path,
+        env_id="CartPole-v1",
+        total_timesteps=10_000,
+        on_report=lambda report: report.timesteps >= 256,
+    )
+    assert result.status == "stopped"
+    assert result.timesteps == 256
+    assert RunDirectory.open(result.run_dir).load_policy()[2]["timesteps"] == 256
+
+
+def test_interrupt_keeps_what_was_learned(tmp_path):
+    kwargs = {"how": "interrupt", "at": 100}
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    run = RunDirectory.open(tmp_path / "run")
+    assert [line["timesteps"] for line in run.metrics()] == [128, 256, 384]
+    _, snapshot, state = run.load_policy()
+    assert snapshot.version == 3
+    assert state["timesteps"] == 384
+
+
+def spoil(monkeypatch, call, spoiling):
+    """Let `spoiling(learner)` happen after the `call`-th minibatch."""
+    update = Learner.update
+
+    def spoiled(self, batch):
+        result = update(self, batch)
+        if self.num_updates == call:
+            spoiling(self)
+        return result
+
+    monkeypatch.setattr(Learner, "update", spoiled)
+
+
+def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatch):
+    """The last step of an iteration may spoil what no loss has seen yet."""
+
+    def overflow(learner):
+        learner.state.params[3] = float("inf")
+
+    spoil(monkeypatch, 16, overflow)  # the last of 8 of the second iteration
+    what = "update 8 of iteration 2 gave NaN or infinity in params: lower"
+    with pytest.raises(NonFiniteError, match=what):
+        train(tmp_path, env_id="CartPole-v1", total_timesteps=10_000)
+    params = RunDirectory.open(tmp_path / "run").load_policy()[1].params
+    assert all(np.isfinite(array).all() for array in params.values())
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path):
+    options = {"num_minibatches": 1, "update_epochs": 1, "learning_rate": 1e38}
+    with pytest.raises(NonFiniteError, match="the policy's outputs must be finite"):
+        train(tmp_path, toy_envs.ReachTheTarget, total_timesteps=10_000, **options)
+
+
+def test_an_interrupted_update_is_not_counted(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    spoil(monkeypatch, 20, interrupt)  # in the middle of the third iteration
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, env_id="CartPole-v1", total_timesteps=10_000)
+    _, snapshot, state = RunDirectory.open(tmp_path / "run").load_policy()
+    assert snapshot.version == 2
+    assert state["timesteps"] == 256  # of 384 collected
+
+
+def test_nothing_is_left_of_a_run_that_fails_before_its_first_iteration(tmp_path):
+    kwargs = {"how": "raises", "at": 5}
+    with pytest.raises(EnvironmentFailure, match=r"diverged \(toy_envs.py:\d+\)"):
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_error_is_the_one_that_is_seen(tmp_path):
+    class FailsTwice(toy_envs.Misbehaves):
+        def close(self):
+            raise RuntimeError("and close fails too")
+
+    with pytest.raises(EnvironmentFailure, match="the simulator diverged"):
+        train(tmp_path, FailsTwice, total_timesteps=10_000)
+
+
+def test_trains_where_resets_cost_a_step(tmp_path):
+    """Next-step autoreset: rows that are no transitions are neither counted nor learned from."""
+    result = train(
+        tmp_path,
+        toy_envs.next_step_signs,
+        env_kwargs={"num_envs": 4},
+        total_timesteps=6_000,
+        learning_rate=3e-3,
+        update_epochs=10,
+    )
+    assert result.mean_return > 0.85
+    lines = RunDirectory.open(result.run_dir).metrics()
+    # Episodes of one step: every other row is a reset.
+    assert lines[0]["timesteps"] == 64
+    assert all(len(line["episode_returns"]) == 64 for line in lines)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_torch_uses_the_threads_it_was_given_and_numpy_one(tmp_path, count):
+    def threads():
+        blas = [x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"]
+        return (torch.get_num_threads(), *blas)
+
+    torch.set_num_threads(3 - count)
+    before, seen = threads(), []
+    train(
+        tmp_path,
+        env_id="CartPole-v1",
+        total_timesteps=100,
+        torch_threads=count,
+        on_report=lambda _: seen.append(threads()),
+    )
+    assert len(before) > 1
+    assert set(seen) == {(count, *[1] * (len(before) - 1))}  # acting is never shared out
+    assert threads() == before
+
+
+def test_policies_carry_the_version_that_acted(tmp_path, monkeypatch):
+    seen = []
+    flatten = on_policy.to_batch
+
+    def watched(fragments, *rest):
+        seen.append(fragments[0].policy_version)
+        return flatten(fragments, *rest)
+
+    monkeypatch.setattr(on_policy, "to_batch", watched)
+    result = train(tmp_path, env_id="CartPole-v1", total_timesteps=384)
+    assert seen == [0, 1, 2]
+    assert result.policy.version == 3
+
+
+def test_a_failing_environment_keeps_what_was_learned(tmp_path):
+    kwargs = {"how": "nan_obs", "at": 70}
+    with pytest.raises(EnvironmentFailure, match="environment 0"):
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    assert RunDirectory.open(tmp_path / "run").load_policy()[1].version == 2
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(tmp_path):
+    kwargs = {"how": "huge_reward", "at": 70}
+    what = r"update (\d) of iteration 3 gave NaN or infinity in .*value_loss.*kept in (.*)$"
+    with pytest.raises(NonFiniteError, match=what) as caught:
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    run = RunDirectory.open(tmp_path / "run")
+    assert all(np.isfinite(array).all() for array in run.load_policy()[1].params.values())
+    update, path = re.search(what, str(caught.value)).groups()
+    batch = load_file(path)
+    assert batch["obs"].shape == (64, 2)
+    # The reward of 1e38 reaches the steps before it: the first minibatch holds one already.
+    assert int(update) == 1
+    assert batch["returns"].max() > 1e37
+
+
+def test_a_loss_that_is_not_finite_at_once_keeps_its_batch_too(tmp_path):
+    kwargs = {"how": "huge_reward", "at": 3}
+    with pytest.raises(NonFiniteError, match="of iteration 1 gave") as caught:
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
+    assert load_file(str(caught.value).rpartition(" ")[2])["obs"].shape == (64, 2)
+
+
+def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
+    with torch.no_grad():
+        assert train(tmp_path, env_id="CartPole-v1", total_timesteps=100).status == "finished"
+
+
+def test_nothing_is_written_before_a_bad_environment_is_found(tmp_path):
+    with pytest.raises(UnknownNameError, match="CartPole-v1"):
+        train(tmp_path, env_id="CartPol-v1")
+    assert not (tmp_path / "run").exists()
+
+
+def test_configurations_are_json(tmp_path):
+    result = train(tmp_path, toy_envs.ChooseTheSign, total_timesteps=128)
+    saved = json.loads((result.run_dir / "config.json").read_text())
+    assert saved["env_id"] == "tests.toy_envs:ChooseTheSign"
+    assert saved["config"]["hidden_sizes"] == [64, 64]

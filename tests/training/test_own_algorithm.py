@@ -1,0 +1,252 @@
+"""An algorithm of a user's own, as the page tells it: trained, resumed, evaluated; and refused."""
+
+import dataclasses
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.algorithms import find, ppo
+from hotloop.cli import main
+from hotloop.errors import CheckpointError, ConfigError, UnknownNameError
+from hotloop.runs import RunDirectory
+from hotloop.training import OffPolicy, OnPolicy
+
+PAGE = Path(__file__).parents[2] / "docs" / "write-an-algorithm.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+FILES = {name[1]: block for block in BLOCKS if (name := re.match(r"# (\w+)\.py\n", block))}
+SHORT = ["--total-timesteps", "2000", "--num-steps", "16", "--checkpoint-interval", "500"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    for name, text in FILES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in FILES:
+        sys.modules.pop(name, None)
+
+
+def train(*options, name="my_reinforce", run="run"):
+    command = [f"{name}:algorithm", "--env-id", "CartPole-v1", "--run-dir", run]
+    return main(["train", *command, *SHORT, "--compile", "off", *options])
+
+
+def last(run):
+    return RunDirectory.open(run).checkpoints.load()
+
+
+def test_the_page_keeps_its_word():
+    assert list(FILES) == ["my_reinforce", "my_a2c"]
+    assert len(FILES["my_reinforce"].splitlines()) <= 80
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_trains_and_leaves_what_every_run_leaves(name, capsys):
+    assert train("--eval-interval", "1000", "--eval-episodes", "2", name=name) == 0
+    metrics = RunDirectory.open("run").metrics()
+    assert metrics[-1]["timesteps"] == 2048
+    assert {"policy_loss", "entropy", "learning_rate", "num_updates"} <= metrics[-1].keys()
+    assert json.loads(Path("run/config.json").read_text())["algorithm"] == f"{name}:algorithm"
+    assert Path("run/learning_curve.png").exists()
+    assert main(["eval", "run", "--episodes", "3"]) == 0
+    assert main(["plot", "run", "--output", "curve.png"]) == 0
+    assert main(["runs", "."]) == 0
+    assert "mean return" in capsys.readouterr().out
+
+
+def test_workers_give_the_weights_of_the_same_groups_inline():
+    train("--workers", "2", run="workers")
+    train("--workers", "2", "--backend", "inline", run="inline")
+    for name, array in last("inline").snapshot.params.items():
+        np.testing.assert_array_equal(array, last("workers").snapshot.params[name], name)
+
+
+def test_a_resumed_run_ends_bit_for_bit_where_a_whole_one_does():
+    module = reinforce()
+    options = {"total_timesteps": 2_000, "num_steps": 16, "compile": "off", "normalize_obs": True}
+    options["learning_rate"] = "linear:3e-3,1e-3"
+    module.algorithm.train(module.Config(run_dir="whole", **options))
+    half = module.Config(run_dir="half", **options)
+    module.algorithm.train(half, on_report=lambda report: report.timesteps >= 1_000)
+    assert last("half").state["timesteps"] == 1_024
+    assert main(["resume", "half"]) == 0
+    whole, resumed = last("whole"), last("half")
+    arrays = whole.arrays()
+    assert {"state.params", "state.adam.mean", "normalizer.obs.mean"} <= arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, resumed.arrays()[name], name)
+
+
+def test_python_takes_the_same_algorithm(folder):
+    module = importlib.import_module("my_reinforce")
+    config = module.Config(
+        total_timesteps=500, num_steps=16, compile="off", run_dir=str(folder / "python")
+    )
+    result = module.algorithm.train(config)
+    assert result.policy.act(np.zeros(4, np.float32)).shape == ()
+    assert find("my_reinforce:algorithm") is module.algorithm
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_compiled_and_learns(name, capsys):
+    command = [f"{name}:algorithm", "--env-id", "CartPole-v1", "--workers", "2", "--compile", "on"]
+    options = ["--total-timesteps", "100000", "--num-steps", "32", "--run-dir", "compiled"]
+    assert main(["train", *command, *options, "--learning-rate", "linear:3e-3,0"]) == 0
+    out = capsys.readouterr().out
+    assert "0 recompilations" in out
+    last_returns = [
+        r for x in RunDirectory.open("compiled").metrics() for r in x["episode_returns"]
+    ]
+    assert np.mean(last_returns[-100:]) > 100
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def changed(**parts):
+    """REINFORCE with other parts, and a configuration for a few steps."""
+    module = importlib.import_module("my_reinforce")
+    algorithm = dataclasses.replace(module.algorithm, **parts)
+    return algorithm, module.Config(total_timesteps=256, num_steps=16, num_envs=2, compile="off")
+
+
+def reinforce():
+    return importlib.import_module("my_reinforce")
+
+
+def fails(match, config=None, **parts):
+    algorithm, small = changed(**parts)
+    with pytest.raises(ConfigError, match=match):
+        algorithm.train(dataclasses.replace(small, **(config or {})))
+    assert not list(Path("runs").glob("*"))  # nothing is left of it
+
+
+def test_without_an_update():
+    parts = {
+        name: getattr(reinforce().algorithm, name)
+        for name in ("name", "config", "networks", "init", "hyper", "prepare")
+    }
+    with pytest.raises(ConfigError, match="'reinforce' must have `update`, a function, got None"):
+        OnPolicy(**parts)
+    parts.pop("prepare")
+    with pytest.raises(ConfigError, match="must have an update, got none"):
+        OffPolicy(**parts)
+
+
+def test_an_update_that_replaces_a_tensor_of_its_state():
+    def update(state, batch, noise, hyper, *, nets, config):
+        state.params = state.params * 0.5
+        return {"loss": state.params.sum()}
+
+    fails(r"replaces `params`: write `state\.params\.copy_", update=update)
+
+
+def test_an_update_whose_metrics_change():
+    calls = []
+
+    def update(state, batch, noise, hyper, *, nets, config):
+        calls.append(0)
+        return {"loss" if len(calls) < 2 else "other": state.params.sum()}
+
+    fails(r"the same metrics each time, first \['loss'\], then \['other'\]", update=update)
+
+
+def test_metrics_that_are_no_numbers():
+    def update(state, batch, noise, hyper, *, nets, config):
+        return {"loss": batch.advantages}
+
+    fails(r"`loss` is a tensor of shape \(32,\): take its mean", update=update)
+    fails("a dictionary of 0-d tensors by name, got a NoneType", update=lambda *a, **k: None)
+
+
+def test_an_update_that_reads_back():
+    def update(state, batch, noise, hyper, *, nets, config):
+        metrics = reinforce().update(state, batch, noise, hyper, nets=nets, config=config)
+        if metrics["loss"].item() > 1e9:
+            metrics["loss"] = metrics["loss"] * 2
+        return metrics
+
+    fails("the update can't be compiled .* without `.item", update=update, config={"compile": "on"})
+    algorithm, config = changed(update=update)
+    config = dataclasses.replace(config, compile="auto", total_timesteps=500_000_000)
+    told = []
+
+    def stop(report):
+        told.append(report)
+        return report.timesteps > 0
+
+    result = algorithm.train(config, on_report=stop)
+    assert "eager: the update can't be compiled" in result.execution
+
+
+def test_a_hyper_parameter_that_is_no_option():
+    class Hyper(reinforce().Hyper):
+        _fields = ("learning_rate", "momentum")
+
+    fails("`momentum` of .*Hyper is no option of its Config", hyper=Hyper)
+
+
+def test_a_state_without_the_parameters_that_act():
+    fails("acting network's parameters as `policy`", acting="policy")
+
+
+def test_a_batch_without_weights_can_not_be_uneven():
+    fails(
+        "has no `weight`: add the field",
+        config={"schedule": "variable", "workers": 2},
+    )
+
+
+def test_a_prepared_fragment_of_nan_is_not_learned_from():
+    def prepare(fragment, hyper, config):
+        batch = reinforce().prepare(fragment, hyper, config)
+        return batch._replace(advantages=batch.advantages * np.nan)
+
+    algorithm, config = changed(prepare=prepare)
+    with pytest.raises(ArithmeticError, match=r"update 1 of iteration 1 .*policy_loss"):
+        algorithm.train(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "match"),
+    [
+        ("my_reinforce:algoritm", UnknownNameError, "did you mean 'algorithm'|algorithm"),
+        ("my_reinforc:algorithm", UnknownNameError, "there is no module 'my_reinforc'"),
+        ("my_reinforce:Config", ConfigError, "must be an algorithm"),
+        ("reinforce", UnknownNameError, "expected an algorithm"),
+    ],
+)
+def test_a_name_that_leads_nowhere(name, error, match):
+    with pytest.raises(error, match=match):
+        find(name)
+
+
+def test_a_run_is_resumed_by_its_own_algorithm_alone():
+    train()
+    config = ppo.Config(total_timesteps=4000)
+    with pytest.raises(ConfigError, match="is a run of my_reinforce:algorithm, got ppo"):
+        ppo.train(config, resume_from="run")
+
+
+def test_a_checkpoint_from_before_the_contract_is_refused():
+    train()
+    path = Path("run/checkpoints/last/state.json")
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "checkpoint_version": 2}))
+    with pytest.raises(CheckpointError, match="version 2, this hotloop reads 3: train anew"):
+        last("run")
+
+
+def test_a_device_that_is_not_there():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    fails("`device` 'cuda' must be there, .* sees 0 CUDA devices", config={"device": "cuda"})
