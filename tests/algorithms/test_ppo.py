@@ -1,25 +1,19 @@
-import json
-import re
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
-from threadpoolctl import threadpool_info
 
 from hotloop.algorithms import ppo
-from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError, UnknownNameError
-from hotloop.policies import ActorCritic
+from hotloop.errors import ConfigError
+from hotloop.learner import UpdateRule
 from hotloop.runs import RunDirectory
 from tests import toy_envs
+from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, DISCRETE, obs_spec
 from tests.reference import ppo as reference
 
 SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "update_epochs": 4}
-
-
-def params_of(result):
-    return RunDirectory.open(result.run_dir).load_policy()[1].params
 
 
 def train(tmp_path, env=None, name="run", on_report=None, **options):
@@ -41,11 +35,13 @@ def train(tmp_path, env=None, name="run", on_report=None, **options):
 )
 def test_update_is_the_usual_one(action_spec, options):
     """100 minibatches, beside modules and torch's own Adam."""
-    config = ppo.Config(**{**SMALL, "update_epochs": 50, "compile": "off", **options})
-    network = ActorCritic(obs_spec=obs_spec(4), action_spec=action_spec, hidden_sizes=(16, 16))
-    params = network.initial_parameters(0)
+    fixed = {"update_epochs": 50, "compile": "off", "hidden_sizes": (16, 16), "learning_rate": 1e-3}
+    config = ppo.Config(**{**SMALL, **fixed, "seed": 0, **options})
+    device = torch.device("cpu")
+    nets = ppo.networks(config, Spaces(obs_spec(4), action_spec), device)
+    params = nets.network.initial_parameters(0)
     rng = np.random.default_rng(0)
-    peer = reference.Networks(network, params)
+    peer = reference.Networks(params)
     size = config.batch_size
     obs = torch.from_numpy(rng.standard_normal((size, 4)).astype(np.float32))
     with torch.no_grad():
@@ -58,13 +54,18 @@ def test_update_is_the_usual_one(action_spec, options):
             obs, action, distribution.log_prob(action), value, advantages, advantages + value
         )
 
-    learner = ppo.Learner(config, network)
-    learner.state.params.copy_(learner.layout.pack(params))
-    learner.rng = np.random.default_rng(7)
-    fields = batch._asdict().items()
-    metrics = learner.learn({name: x.numpy() for name, x in fields if x is not None})
+    learner = ppo.algorithm.make_learner(
+        config,
+        nets,
+        [UpdateRule(function=partial(ppo.update, nets=nets, config=config))],
+        device=device,
+        stream=1,
+        num_batches=config.num_updates,
+        batch_size=config.minibatch_size,
+    )
+    metrics = ppo.algorithm._learn(batch, learner, config)
 
-    orders_rng = np.random.default_rng(7)
+    orders_rng = np.random.default_rng((0, 1))
     orders = [torch.from_numpy(orders_rng.permutation(size)) for _ in range(config.update_epochs)]
     optimizer = torch.optim.Adam(peer.parameters(), lr=config.learning_rate, eps=1e-5)
     steps = reference.learn(peer, optimizer, batch, orders, config)
@@ -73,7 +74,7 @@ def test_update_is_the_usual_one(action_spec, options):
     assert steps == 100 if config.target_kl is None else 0 < steps < 100
     assert metrics["num_updates"] == steps
     assert np.isfinite(list(metrics.values())).all()
-    ours = learner.snapshot(1, None).params
+    ours = learner.publish(1).params
     for name, theirs in peer.numpy().items():
         np.testing.assert_allclose(ours[name], theirs, rtol=2e-3, atol=2e-5, err_msg=name)
         if "policy" in name:

@@ -9,11 +9,14 @@ import torch
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError
-from hotloop.learner import AdamState, Choice, Execution, ParameterLayout, choose
+from hotloop.learner import Choice, Execution, HyperParameters, choose
 from hotloop.learner.execution import _DirectGraph
+from hotloop.learner.updates import BoundUpdate
 from hotloop.ops.activations import rational_tanh, tanh
-from hotloop.policies import ActorCritic
+from hotloop.ops.schedules import linear
 from hotloop.runs import RunDirectory
+from hotloop.training.algorithm import hyper_of
+from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -57,12 +60,10 @@ def test_rational_tanh_is_tanh():
 
 
 def learner(action_spec, options):
-    """A state, minibatches and PPO's update, all from one seed."""
-    config = ppo.Config(num_envs=4, num_steps=64, **options)
-    network = ActorCritic(obs_spec=obs_spec(4), action_spec=action_spec, hidden_sizes=(32, 32))
-    layout = ParameterLayout(network.parameter_shapes())
-    flat = layout.pack(network.initial_parameters(0))
-    state = ppo.State(flat, AdamState.zeros(flat), torch.tensor(True))
+    """A state, minibatches and what makes PPO's update, all from one seed."""
+    config = ppo.Config(num_envs=4, num_steps=64, hidden_sizes=(32, 32), **options)
+    nets = ppo.networks(config, Spaces(obs_spec(4), action_spec), torch.device("cpu"))
+    state = ppo.init(nets, config)
     rng = np.random.default_rng(0)
     size = config.minibatch_size
 
@@ -77,8 +78,9 @@ def learner(action_spec, options):
             floats[:4].T, action.contiguous(), -1 + 0.1 * floats[6], floats[7], *floats[:2]
         )
 
-    update = partial(ppo.update, network=network, layout=layout, config=config)
-    return state, [minibatch() for _ in range(20)], update
+    hyper = hyper_of(ppo.Hyper, config)._replace(learning_rate=linear(1e-3, 0.0))
+    update = partial(ppo.update, nets=nets, config=config)
+    return state, [minibatch() for _ in range(20)], hyper, update
 
 
 @needs_compiler
@@ -91,23 +93,26 @@ def learner(action_spec, options):
     ],
 )
 def test_eager_and_compiled_agree_after_100_updates(action_spec, options):
-    state, batches, update = learner(action_spec, options)
+    state, batches, hyper, update = learner(action_spec, options)
     eager, compiled = copy.deepcopy(state), copy.deepcopy(state)
-    slow, fast = Execution(update, Choice(False, "")), Execution(update, Choice(True, "asked"))
-    rate = torch.tensor(1e-3)
+    hypers = [HyperParameters(hyper, torch.device("cpu")) for _ in range(2)]
+    slow = BoundUpdate(update, eager, hypers[0].tensors, Choice(False, ""), "update")
+    fast = BoundUpdate(update, compiled, hypers[1].tensors, Choice(True, "asked"), "update")
     for k in range(100):
-        rate.fill_(1e-3 * (1 - k / 100))  # a tensor: a changing rate compiles nothing anew
-        got = fast(compiled, batches[k % 20], rate)
-        want = slow(eager, batches[k % 20], rate)
+        for one in hypers:
+            one.set(k / 100)  # in tensors: a changing rate compiles nothing anew
+        (got, no_error), (want, _) = (one(batches[k % 20], None) for one in (fast, slow))
+        assert no_error is None
         torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-4)
     torch.testing.assert_close(compiled.params, eager.params, rtol=1e-3, atol=1e-4)
     assert not torch.allclose(eager.params, state.params, atol=1e-3)
     assert compiled.adam.step.item() == eager.adam.step.item() > 0
-    assert fast.num_recompilations == 0
-    assert fast.compile_s > 0.1
-    assert "asked; compiling took" in fast.summary()
-    assert "over 100 updates, 0 recompilations" in fast.summary()
-    assert slow.summary() == "update: "
+    execution = fast.execution
+    assert execution.num_recompilations == 0
+    assert execution.compile_s > 0.1
+    assert "asked; compiling took" in execution.summary()
+    assert "over 100 updates, 0 recompilations" in execution.summary()
+    assert slow.execution.summary() == "update: "
 
 
 def double(state, x):

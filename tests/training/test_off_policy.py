@@ -480,6 +480,30 @@ def test_updates_are_made_when_they_are_due(tmp_path, monkeypatch, options, upda
         assert rounds == [1, *[8, 2] * 6]
 
 
+def test_the_target_network_moves_when_it_is_due(tmp_path):
+    """After each 20 transitions, once a round, however many there are in a round."""
+    moved, rounds = [], []
+
+    def move(state, count, hyper):
+        assert not torch.equal(state.target, state.params)
+        dqn.move_target(state, count, hyper)
+        assert torch.equal(state.target, state.params)
+        moved.append(count)
+
+    def report(told):
+        rounds.append((told.timesteps, moved.copy()))
+        moved.clear()
+
+    algorithm = dataclasses.replace(dqn.algorithm, move_targets=move)
+    options = {"learning_starts": 45, "train_frequency": 7, "report_interval": 1}
+    config = make_config(dqn, tmp_path, total_timesteps=105, target_interval=20, **options)
+    algorithm.train(config, env=ENVS[dqn], on_report=report)
+    assert [timesteps for timesteps, _ in rounds] == list(range(0, 106, 7))
+    # Learning begins with the 49th, when it would have moved twice.
+    due = {timesteps: counts for timesteps, counts in rounds if counts}
+    assert due == {49: [2], 63: [1], 84: [1], 105: [1]}
+
+
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("algorithm", [sac, td3])
 def test_actions_are_uniform_until_learning_begins(tmp_path, algorithm, num_envs):

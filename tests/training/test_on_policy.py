@@ -49,7 +49,7 @@ def test_the_run_directory_tells_the_run(tmp_path):
     assert [line["timesteps"] for line in lines] == list(range(128, 1025, 128))
     rates = [line["learning_rate"] for line in lines]
     np.testing.assert_allclose(rates, [1e-3 * (1 - 0.128 * k) for k in range(8)], rtol=1e-5)
-    assert METRICS < set(lines[0])
+    assert set(lines[0]) > METRICS
     assert sum(len(line["episode_returns"]) for line in lines) == reports[-1].num_episodes > 10
     assert [report.timesteps for report in reports] == list(range(0, 1025, 128))
     assert reports[-1].mean_return == pytest.approx(result.mean_return)

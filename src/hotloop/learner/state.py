@@ -83,7 +83,7 @@ def non_finite(tree: Any) -> list[str]:
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if value is None:
         return
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         yield from value.items()
     elif hasattr(value, "_fields"):
         yield from zip(value._fields, value, strict=True)

@@ -45,6 +45,7 @@ from hotloop.training.options.groups import (
     ReplayOptions,
     RunOptions,
     SaveOptions,
+    TaskOptions,
     WorkerOptions,
 )
 from hotloop.training.options.stored import changed_fields, from_stored, to_json
@@ -83,6 +84,7 @@ __all__ = [
     "ScheduledPositive",
     "Seed",
     "Sizes",
+    "TaskOptions",
     "Trackers",
     "WorkerOptions",
     "changed_fields",

@@ -45,6 +45,29 @@ _BY_PRIORITY = ("prioritized", "rank")
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskOptions(Options):
+    """What is trained on, for how long, and on which machine."""
+
+    env_id: str = "CartPole-v1"
+    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`."""
+    env_kwargs: JsonObject = field(default_factory=dict)
+    """Passed to the environment, as JSON on the command line: '{"g": 1.62}'."""
+    total_timesteps: Annotated[Count, MAY_CHANGE] = 200_000
+    """Transitions to collect, over all environments; rounded up to whole iterations."""
+    seed: Seed = 1
+    """Of environments, networks, actions and minibatches: the same seed gives the same weights."""
+    num_envs: Count = 8
+    """N, environments side by side."""
+    torch_threads: Count = 1
+    """Cores for the update; tiny networks are slower on two than on one."""
+    device: Annotated[Device, MAY_CHANGE] = "auto"
+    """Where networks are updated: auto, cpu, cuda or cuda:0, cuda:1, …"""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Run the updates as compiled graphs, several times as fast once they are compiled; auto: where
+    the run is long enough to gain by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerOptions(Options):
     """Processes that step the environments."""
 
@@ -126,26 +149,8 @@ class SaveOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(SaveOptions, EvalOptions, WorkerOptions):
-    """What every run has: environments, its length, where it runs, and the groups above."""
-
-    env_id: str = "CartPole-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`."""
-    env_kwargs: JsonObject = field(default_factory=dict)
-    """Passed to the environment, as JSON on the command line: '{"g": 1.62}'."""
-    total_timesteps: Annotated[Count, MAY_CHANGE] = 200_000
-    """Transitions to collect, over all environments; rounded up to whole iterations."""
-    seed: Seed = 1
-    """Of environments, networks, actions and minibatches: the same seed gives the same weights."""
-    num_envs: Count = 8
-    """N, environments side by side."""
-    torch_threads: Count = 1
-    """Cores for the update; tiny networks are slower on two than on one."""
-    device: Annotated[Device, MAY_CHANGE] = "auto"
-    """Where networks are updated: auto, cpu, cuda or cuda:0, cuda:1, …"""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """Run the updates as compiled graphs, several times as fast once they are compiled; auto: where
-    the run is long enough to gain by it."""
+class RunOptions(SaveOptions, EvalOptions, WorkerOptions, TaskOptions):
+    """The groups above, which every run has."""
 
 
 @dataclass(frozen=True, kw_only=True)
