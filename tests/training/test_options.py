@@ -20,7 +20,6 @@ from hotloop.training.options import (
     MAY_CHANGE,
     POSITIVE,
     Count,
-    EvalOptions,
     Hint,
     NetworkOptions,
     NotNegative,
@@ -28,12 +27,10 @@ from hotloop.training.options import (
     Options,
     ReplayOptions,
     RunOptions,
-    SaveOptions,
     ScheduledFinite,
     ScheduledFraction,
     ScheduledPositive,
     Sizes,
-    WorkerOptions,
     changed_fields,
     from_stored,
     may_change,
@@ -42,7 +39,7 @@ from hotloop.training.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OnPolicyOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions):
+class Config(OnPolicyOptions, NetworkOptions, RunOptions):
     """Options of an on-policy algorithm."""
 
     total_timesteps: Count = 1000
@@ -64,7 +61,7 @@ class Config(OnPolicyOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOp
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicy(ReplayOptions, NetworkOptions, SaveOptions, EvalOptions, WorkerOptions, RunOptions):
+class OffPolicy(ReplayOptions, NetworkOptions, RunOptions):
     """Options of an off-policy algorithm."""
 
     hidden_sizes: Sizes = (256, 256)
