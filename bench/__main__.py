@@ -8,6 +8,7 @@ import sys
 BENCHES = {
     "train": "whole trainings, beside Stable-Baselines3 and sbx",
     "curves": "as good as the peer? learning curves over seeds",
+    "before": "is anything slower than in an earlier checkout",
     "weights": "are final weights the same, bit for bit, as before a change",
     "learning": "does it learn: trainings over seeds, evaluated",
     "timing": "what one span costs, beside other ways to time a scope",
