@@ -3,8 +3,8 @@
     git worktree add ../before REVISION
     python -m bench before --checkout ../before
 
-Runs alternate, each in a process of its own. Printed and stored: transitions a second in the training
-loop without compiling, milliseconds of a compiled update, medians, spread and the ratio to before.
+Runs alternate, each in a process of its own. Printed and stored: transitions a second in the loop
+without compiling, milliseconds of a compiled update, medians, spread and the ratio to before.
 """
 
 from __future__ import annotations

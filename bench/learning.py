@@ -29,7 +29,7 @@ TASKS: dict[str, tuple[str, list[str], range]] = {
         "ppo",
         [
             *("--total-timesteps", "200000", "--num-envs", "1", "--num-steps", "2048"),
-            *("--num-minibatches", "32", "--learning-rate", "3e-4", "--no-anneal-learning-rate"),
+            *("--num-minibatches", "32", "--learning-rate", "3e-4"),
         ],
         range(1, 4),
     ),

@@ -24,8 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -80,16 +80,14 @@ def measure(replay: str, options: argparse.Namespace) -> dict[str, float]:
     """One run, in this process; seconds of each part, and `step`, for each step with an update."""
     from hotloop import timing
     from hotloop.algorithms import sac
+    from hotloop.training import off_policy
 
-    @dataclass(frozen=True, kw_only=True)
-    class Filled(sac.Config):
+    class Filled(off_policy.Replay):
         """Begins with a buffer that is full."""
 
-        def make_replay(self, envs: Any) -> Any:
-            """See `OffPolicyConfig`."""
-            buffer = super().make_replay(envs)
-            fill(buffer, options.entries)
-            return buffer
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            fill(self.buffer, options.entries)
 
     def seconds_in_parts() -> dict[str, float]:
         seconds = dict.fromkeys(PARTS, 0.0)
@@ -112,9 +110,12 @@ def measure(replay: str, options: argparse.Namespace) -> dict[str, float]:
         return False
 
     total = LEARNING_STARTS + options.warm_up + options.updates + REPORT_INTERVAL
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(off_policy, "Replay", Filled),
+    ):
         sac.train(
-            Filled(
+            sac.Config(
                 env_id="HalfCheetah-v5",
                 replay=replay,  # pyright: ignore[reportArgumentType]
                 buffer_size=max(options.entries, 1_000),

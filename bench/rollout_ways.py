@@ -79,7 +79,13 @@ class Hotloop:
         minimum: int,
     ) -> None:
         from hotloop.envs import make_vec
-        from hotloop.policies import ActingPolicy, Actor, ActorCritic, Exploration, PolicySnapshot
+        from hotloop.policies import (
+            ActingPolicy,
+            Exploration,
+            PolicySnapshot,
+            actor,
+            actor_critic,
+        )
         from hotloop.rollouts import CollectionOptions, InlineEnvironments
         from hotloop.rollouts.pool import WorkerPool
 
@@ -95,17 +101,11 @@ class Hotloop:
         else:
             environments = WorkerPool(env, num_workers=workers, envs_per_worker=per_worker, **made)
         schedule, _, extra = how.replace("inline", "barrier").partition(" ")
-        specs: dict[str, Any] = {
-            "obs_spec": environments.obs_spec,
-            "action_spec": environments.action_spec,
-            "hidden_sizes": (16,),
-        }
-        network: Actor | ActorCritic
         if extra == "random":
-            network = Actor(kind="action_values", **specs)
+            network = actor(environments, "greedy", hidden_sizes=(16,))
             exploration = Exploration(epsilon=(1.0, 1.0))
         else:
-            network, exploration = ActorCritic(**specs), None
+            network, exploration = actor_critic(environments, hidden_sizes=(16,)), None
         self._params = network.initial_parameters(0)
         self._snapshot = PolicySnapshot
         self._version = 0

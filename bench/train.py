@@ -61,7 +61,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 #   factor of α in ours, and has none in theirs;
 # - sbx's TD3 moves its targets at each update, and its policy takes the lesser of both critics.
 COMMON: dict[str, dict[str, Any]] = {
-    "ppo": {"learning_rate": 3e-4, "update_epochs": 10, "anneal_learning_rate": False},
+    "ppo": {"learning_rate": 3e-4, "update_epochs": 10},
     "sac": {"policy_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "policy_frequency": 1},
     "td3": {"learning_rate": 1e-3},
     "dqn": {"double": False, "huber": 1.0, "max_grad_norm": 10.0, "update_to_data": 0.1},

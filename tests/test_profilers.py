@@ -43,7 +43,7 @@ def test_cprofile(tmp_path):
     }
     assert calls["rollouts/inline.py", "collect"] == 4
     assert calls["envs/serial.py", "step"] == 4 * 128
-    assert calls["algorithms/ppo.py", "update"] == 4 * 40
+    assert calls["algorithms/ppo.py", "update"] == 4 * 40 + 1  # first on copies, to try it
     assert (tmp_path / "run" / "checkpoints" / "last" / "policy.safetensors").exists()
 
 

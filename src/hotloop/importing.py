@@ -60,9 +60,15 @@ def name_of(named: Any) -> str:
     return f"{type(named).__module__}:<{type(named).__qualname__}>"
 
 
-def describe_exception(error: BaseException) -> str:
-    """Return `ValueError: its message (my_env.py:12)`: its first line, and where it was raised."""
+def describe_exception(error: BaseException, *, skip: tuple[str, ...] = ()) -> str:
+    """Return `ValueError: its message (my_env.py:12)`: its first line, and where it was raised.
+
+    Args:
+        error: one that was caught by who calls this.
+        skip: beginnings of files' paths that are not where the user looks, such as a library's.
+    """
     text = str(error).strip().split("\n")[0]
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if len(frames) > 1 else ""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    lines = [frame for frame in frames if not frame.filename.startswith(skip)]
+    where = f" ({Path(lines[-1].filename).name}:{lines[-1].lineno})" if lines else ""
     return f"{type(error).__name__}{': ' if text else ''}{text}{where}"

@@ -41,7 +41,7 @@ def move_target(ours):
 
 def module_of(ours, flat):
     make = reference.DuelingModule if ours.config.dueling else reference.actor_module
-    return make(ours.nets.network, ours.nets.layout.unpack(flat))
+    return make(ours.config, ours.nets.layout.unpack(flat))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_update_is_the_usual_one(options, weighed):
     ours = learning(**options)
     config, state = ours.config, ours.state
     start = state.params.clone()
-    peer = reference.DQN(ours.nets, ours.nets.layout.unpack(state.params), config)
+    peer = reference.DQN(ours.nets.layout.unpack(state.params), config)
     rows = []
     for k in range(20):
         batch = reference.random_batch(3, DISCRETE, 32, seed=k, weighed=weighed)

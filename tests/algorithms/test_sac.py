@@ -50,7 +50,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
     config, nets, state = ours.config, ours.nets, ours.state
     start = state.policy.clone(), state.critics.clone()
     peer = reference.SAC(
-        nets,
+        action_spec,
         nets.policy.layout.unpack(state.policy),
         nets.critics.layout.unpack(state.critics),
         config,
@@ -75,7 +75,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
     for flat, before in zip((state.policy, state.critics), start, strict=True):
         assert (flat - before).abs().mean() > 0.01
     reference.assert_same_parameters(
-        reference.actor_module(nets.policy.network, nets.policy.layout.unpack(state.policy)),
+        reference.actor_module(config, nets.policy.layout.unpack(state.policy)),
         peer.policy,
     )
     for flat, theirs in (
@@ -83,7 +83,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
         (state.targets, peer.critics.targets),
     ):
         named = nets.critics.layout.unpack(flat)
-        ours_now = reference.critic_modules(nets.critics.critics, named)
+        ours_now = reference.critic_modules(config, named)
         reference.assert_same_parameters(ours_now, theirs)
     if config.alpha is None:
         assert state.log_alpha.item() == pytest.approx(peer.log_alpha.item(), abs=1e-5)

@@ -45,7 +45,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
         flat.mul_(10 ** (1 / (len(config.hidden_sizes) + 1)))  # actions near their bounds
     start = state.policy.clone(), state.critics.clone()
     peer = reference.TD3(
-        nets,
+        action_spec,
         nets.policy.layout.unpack(state.policy),
         nets.critics.layout.unpack(state.critics),
         config,
@@ -75,14 +75,14 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
         (state.policy_target, peer.policy_target),
     ):
         named = nets.policy.layout.unpack(flat)
-        ours_now = reference.actor_module(nets.policy.network, named)
+        ours_now = reference.actor_module(config, named)
         reference.assert_same_parameters(ours_now, theirs)
     for flat, theirs in (
         (state.critics, peer.critics.modules),
         (state.targets, peer.critics.targets),
     ):
         named = nets.critics.layout.unpack(flat)
-        ours_now = reference.critic_modules(nets.critics.critics, named)
+        ours_now = reference.critic_modules(config, named)
         reference.assert_same_parameters(ours_now, theirs)
     # What is published are the policy's parameters.
     np.testing.assert_array_equal(

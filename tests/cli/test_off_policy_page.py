@@ -1,6 +1,5 @@
 """docs/off-policy.md lists what there is, and the pages' commands have options that there are."""
 
-import importlib
 import re
 import shlex
 from dataclasses import MISSING, fields
@@ -8,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.algorithms import find
 from hotloop.cli.train import parse
-from hotloop.runs import RunConfig
+from hotloop.training.options import RunOptions
+from tests.learner.test_updates import make_batch, make_learner
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "off-policy.md"
-ALGORITHMS = {
-    name: importlib.import_module(f"hotloop.algorithms.{name}") for name in ("sac", "td3", "dqn")
-}
+ALGORITHMS = {name: find(name) for name in ("sac", "td3", "dqn")}
 # What every run has, and the page leaves to `--help`.
-COMMON = {field.name for field in fields(RunConfig)} - {
-    *("total_timesteps", "num_envs", "torch_threads")
+COMMON = {field.name for field in fields(RunOptions)} - {
+    *("total_timesteps", "num_envs", "torch_threads", "compile")
 }
 
 
@@ -54,7 +53,7 @@ def test_the_table_of_options_is_the_configuration(name):
     head, rows = table("options")
     column = head.index(name)
     cells = {row[0].strip("`-").replace("-", "_"): row[column] for row in rows if row[column]}
-    there = {f.name: f for f in fields(ALGORITHMS[name].Config) if f.name not in COMMON}
+    there = {f.name: f for f in fields(ALGORITHMS[name].config) if f.name not in COMMON}
     assert cells.keys() == there.keys()
     for option, cell in cells.items():
         assert is_told(cell, there[option]), f"{option}: {cell}, not {there[option].default}"
@@ -68,20 +67,19 @@ def test_the_table_of_presets_is_what_there_is():
             ", ".join(f"`{option}` {value}" for option, value in preset.items()),
         ]
         for name, algorithm in ALGORITHMS.items()
-        for env_id, preset in algorithm.PRESETS.items()
+        for env_id, preset in algorithm.presets.items()
     ]
     assert rows == there
 
 
 def test_the_metrics_are_those_of_the_updates():
     text = PAGE.read_text().partition("## What a run writes")[2]
-    for name, algorithm in ALGORITHMS.items():
+    for name in ALGORITHMS:
         row = re.search(rf"^\| {name} \| (.*) \|$", text, re.MULTILINE)
-        if name == "dqn":
-            metrics = algorithm.METRICS
-        else:
-            metrics = algorithm.CRITIC_METRICS + algorithm.POLICY_METRICS
-        assert re.findall("`([a-z_]+)`", row[1]) == list(metrics)
+        learner = make_learner(name, "off")
+        for seed in range(2):  # the second one updates the policy too
+            learner.update(make_batch(name, seed))
+        assert re.findall("`([a-z_]+)`", row[1]) == list(learner.metrics.means())
 
 
 @pytest.mark.parametrize(
@@ -97,4 +95,4 @@ def test_commands_have_options_that_there_are(page):
         name, *args = shlex.split(command)
         if args[-1:] != ["--help"] and "…" not in args:
             algorithm = ALGORITHMS[name]
-            parse(algorithm.Config, args, prog=name, presets=algorithm.PRESETS)
+            parse(algorithm.config, args, prog=name, presets=algorithm.presets)

@@ -1,194 +1,214 @@
+"""The learner: which updates are made when, with what noise; devices; what a checkpoint holds."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 import torch
 
-from hotloop.learner import (
-    AdamState,
-    ParameterLayout,
-    adam_step,
-    clip_grad_norm,
-    move_towards,
-    torch_threads,
-    value_and_grad,
+from hotloop.errors import CheckpointError, ConfigError
+from hotloop.learner import Learner, UpdateRule, choose_device
+from hotloop.ops.schedules import linear
+from hotloop.policies import actor_critic
+from hotloop.policies.learned import LearnedNetwork
+from tests.policies.nets import Spaces
+from tests.policies.test_policies import DISCRETE, obs_spec
+
+
+@dataclass(slots=True)
+class State:
+    params: torch.Tensor
+    seen: torch.Tensor
+
+
+class Hyper(NamedTuple):
+    learning_rate: Any
+
+
+class Batch(NamedTuple):
+    x: torch.Tensor
+
+
+BATCH = Batch(torch.ones(2))
+NETWORK = LearnedNetwork(actor_critic(Spaces(obs_spec(4), DISCRETE), hidden_sizes=(5,)))
+
+
+def first(state, batch, noise, hyper):
+    """Subtract the learning rate, and say what noise there was."""
+    state.params.sub_(hyper.learning_rate)
+    return {"param": state.params[0], "noise": noise.sum()}, batch.x * state.params[0]
+
+
+def second(state, batch, noise, hyper):
+    """Count, and give an error of its own, which is not asked for."""
+    assert noise is None
+    state.seen.add_(1)
+    return {"seen": state.seen.to(torch.float32)}, batch.x * -1.0
+
+
+RULES = (
+    UpdateRule(function=first, name="first", noise_shape=(2, 3)),
+    UpdateRule(function=second, name="second", every=2, times=3),
 )
 
-LAYOUT = ParameterLayout({"a": (2, 3), "b": (), "c": (4,)})
+
+def make(rules=RULES, rate: Any = 0.25, seed=(1, 2), compile: Any = "off"):
+    return Learner(
+        State(torch.ones(NETWORK.num_params), torch.tensor(0)),
+        Hyper(rate),
+        rules,
+        network=NETWORK,
+        acting="params",
+        device=torch.device("cpu"),
+        seed=seed,
+        compile=compile,
+        num_batches=100,
+        batch_size=2,
+    )
 
 
-def arrays(seed=0):
-    rng = np.random.default_rng(seed)
-    return {k: rng.standard_normal(s).astype(np.float32) for k, s in LAYOUT.shapes.items()}
+def test_updates_are_made_when_they_are_due():
+    learner = make()
+    for k in range(1, 6):
+        td_error = learner.update(BATCH)
+        assert td_error.tolist() == [1.0 - 0.25 * k] * 2  # of the first that gives one
+        assert learner.state.seen.item() == 3 * (k // 2)
+    assert learner.num_updates == 5
+    assert [execution.name for execution in learner.executions] == ["first", "second"]
+    means = learner.metrics.means()
+    assert means.keys() == {"param", "noise", "seen"}
+    assert means["param"] == 1.0 - 0.25 * 3
+    assert means["seen"] == 3.5  # 1 to 6
 
 
-def test_pack_and_unpack_are_inverse():
-    given = arrays()
-    flat = LAYOUT.pack(given)
-    assert flat.shape == (11,)
-    for name, part in LAYOUT.unpack(flat).items():
-        np.testing.assert_array_equal(part.numpy(), given[name])
-    for name, part in LAYOUT.to_numpy(flat).items():
-        np.testing.assert_array_equal(part, given[name])
+def test_each_update_has_new_noise():
+    """The generator's own numbers, and none for what asks for none."""
+    learner, peer = make(), np.random.default_rng((1, 2))
+    for _ in range(4):
+        learner.metrics.clear()
+        learner.update(BATCH)
+        drawn = peer.standard_normal((2, 3), dtype=np.float32)
+        assert learner.metrics.means()["noise"] == pytest.approx(drawn.sum(), abs=1e-5)
+    assert learner.rng.bit_generator.state == peer.bit_generator.state
 
 
-def test_published_copies_stay_when_parameters_move():
-    flat = LAYOUT.pack(arrays())
-    published = LAYOUT.to_numpy(flat)
-    before = {name: array.copy() for name, array in published.items()}
-    flat.add_(1.0)
-    for name, array in before.items():
-        np.testing.assert_array_equal(published[name], array)
+def test_delayed_updates_that_are_made_several_times_have_new_noise_too():
+    drawn = []
+
+    def update(state, batch, noise, hyper):
+        drawn.append(noise.clone())
+        return {"noise": noise.mean()}
+
+    learner = make([UpdateRule(function=update, every=2, times=2, noise_shape=(3,))])
+    for _ in range(4):
+        assert learner.update(BATCH) is None
+    drawn = drawn[1:]  # the first was tried on copies, and its noise used again
+    peer = np.random.default_rng((1, 2))
+    np.testing.assert_array_equal(torch.stack(drawn), peer.standard_normal((4, 3), np.float32))
 
 
-def test_value_and_grad_is_the_gradient_by_each_parameter():
-    flat = LAYOUT.pack(arrays())
-
-    def loss(params, scale):
-        named = LAYOUT.unpack(params)
-        value = scale * (named["a"].square().sum() + named["c"].sum() * named["b"])
-        return value, named["b"].detach()
-
-    value, aux, grad = value_and_grad(loss, flat, 3.0)
-    got = {name: part.numpy() for name, part in LAYOUT.unpack(grad).items()}
-    named = arrays()
-    np.testing.assert_allclose(got["a"], 6.0 * named["a"], rtol=1e-6)
-    np.testing.assert_allclose(got["b"], 3.0 * named["c"].sum(), rtol=1e-5)
-    np.testing.assert_allclose(got["c"], np.full(4, 3.0 * named["b"]), rtol=1e-6)
-    assert aux.item() == named["b"]
-    assert not value.requires_grad
-    assert not flat.requires_grad
+def test_a_schedule_reaches_the_update():
+    learner = make(rate=linear(0.5, 0.0))
+    for progress in (0.0, 0.5, 1.0):
+        learner.hyper.set(progress)
+        learner.update(BATCH)
+    assert learner.state.params[0].item() == 1.0 - 0.5 - 0.25
 
 
-@pytest.mark.parametrize("use_active", [False, True])
-def test_adam_is_torchs_adam(use_active):
-    torch.manual_seed(0)
-    start = torch.randn(7)
-    peer = start.clone().requires_grad_()
-    optimizer = torch.optim.Adam([peer], lr=0.01, eps=1e-5)
-    params, state = start.clone(), AdamState.zeros(start)
-    active = torch.tensor(True) if use_active else None
-    for _ in range(50):
-        grad = torch.randn(7) * torch.logspace(-6, 3, 7)
-        peer.grad = grad.clone()
-        optimizer.step()
-        adam_step(params, grad, state, learning_rate=torch.tensor(0.01), eps=1e-5, active=active)
-    torch.testing.assert_close(params, peer.detach(), rtol=1e-5, atol=1e-6)
-    assert state.step.item() == 50
+def test_what_acts_is_published():
+    learner = make()
+    snapshot = learner.publish(0)
+    assert {name: x.shape for name, x in snapshot.params.items()} == NETWORK.layout.shapes
+    kept = learner.kept(snapshot)
+    learner.update(BATCH)
+    assert {float(x.flat[0]) for x in snapshot.params.values()} == {1.0}
+    learner.publish(1)
+    assert {float(x.flat[0]) for x in snapshot.params.values()} == {0.75}
+    assert {float(x.flat[0]) for x in kept.params.values()} == {1.0}
 
 
-def test_adam_changes_nothing_where_inactive():
-    params = torch.randn(5)
-    state = AdamState.zeros(params)
-    rate = torch.tensor(0.1)
-    for _ in range(2):  # also before the first step, where both corrections are 0 / 0
-        before = (params.clone(), state.mean.clone(), state.square.clone(), state.step.clone())
-        adam_step(
-            params,
-            torch.full((5,), float("nan")),
-            state,
-            learning_rate=rate,
-            active=torch.tensor(False),
-        )
-        after = (params, state.mean, state.square, state.step)
-        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-        adam_step(params, torch.ones(5), state, learning_rate=rate, active=torch.tensor(True))
-        assert not torch.equal(params, before[0])
+def test_a_checkpoint_is_what_was_when_it_was_asked_for():
+    """Also where it is put together much later; from there on both go on alike."""
+    ours, other = make(), make(seed=(7, 7))
+    for _ in range(3):
+        ours.update(BATCH)
+    state, random, num_updates = ours.kept_state(), ours.random_state(), ours.num_updates
+    ours.update(BATCH)
+    arrays = state()
+    assert arrays.keys() == {"state.params", "state.seen"}
+    assert arrays["state.params"][0] == 0.25
+    assert arrays["state.seen"] == 3
+    params = other.state.params
+    other.load(arrays, random, num_updates)
+    assert other.state.params is params
+    other.update(BATCH)
+    assert other.num_updates == ours.num_updates == 4
+    assert other.state.seen.item() == ours.state.seen.item() == 6  # it is a second batch
+    assert torch.equal(other.state.params, ours.state.params)
+    assert other.random_state() == ours.random_state()
+    assert other.random_state()["device"] is None
+    with pytest.raises(CheckpointError, match=r"`state\.seen` must have shape \(\), it is missing"):
+        other.load({"state.params": arrays["state.params"]}, random, 3)
 
 
-def test_clip_grad_norm_literal():
-    grad, norm = clip_grad_norm(torch.tensor([3.0, 4.0]), 0.5)
-    assert norm.item() == pytest.approx(5.0)
-    np.testing.assert_allclose(grad, [0.3, 0.4], rtol=1e-5)
-    grad, _ = clip_grad_norm(torch.tensor([0.03, 0.04]), 0.5)
-    np.testing.assert_allclose(grad, [0.03, 0.04])
+def test_what_is_not_finite_is_named():
+    learner = make()
+    assert learner.non_finite() == []
+    learner.state.params[2] = float("nan")
+    assert learner.non_finite() == ["params"]
+    learner.update(BATCH)
+    assert learner.metrics.first_bad() is None  # its metrics have not seen it
+    learner.state.params[0] = float("inf")
+    learner.update(BATCH)
+    assert learner.metrics.first_bad() == (2, ["param"])
 
 
-def test_threads_are_given_back():
-    before = torch.get_num_threads()
-
-    def fail():
-        with torch_threads(before + 1):
-            assert torch.get_num_threads() == before + 1
-            raise RuntimeError("inside")
-
-    with pytest.raises(RuntimeError, match="inside"):
-        fail()
-    assert torch.get_num_threads() == before
+def test_an_update_that_breaks_the_contract_is_told_by_its_name():
+    learner = make([UpdateRule(function=lambda *args: None, name="update of the critics")])
+    with pytest.raises(ConfigError, match="the update of the critics must return its metrics"):
+        learner.update(BATCH)
 
 
-def test_views_change_with_the_parameters():
-    """They are the tensor's own memory, both ways, whatever their shapes."""
-    flat = LAYOUT.pack(arrays())
-    views = LAYOUT.views(flat)
-    assert {name: x.shape for name, x in views.items()} == LAYOUT.shapes
-    for name, x in views.items():
-        np.testing.assert_array_equal(x, arrays()[name])
-    flat.mul_(2.0)
-    for name, x in views.items():
-        np.testing.assert_array_equal(x, 2.0 * arrays()[name])
-    views["a"][0, 0] = 77.0
-    assert LAYOUT.unpack(flat)["a"][0, 0] == 77.0
-    # Of what is being differentiated, too.
-    of_leaf = LAYOUT.views(flat.requires_grad_())
-    assert of_leaf["a"].ctypes.data == views["a"].ctypes.data
+def test_compiling_is_weighed_over_all_updates():
+    learner = make(compile="auto")
+    first, second = (execution.choice for execution in learner.executions)
+    assert first is second
+    assert "of 250 updates" in first.reason  # 100 batches, and every second one three more
 
 
-@pytest.mark.parametrize(
-    ("tau", "want"), [(0.0, [1.0, -2.0]), (0.25, [2.0, 0.0]), (0.5, [3.0, 2.0]), (1.0, [5.0, 6.0])]
-)
-def test_a_target_moves_part_of_the_way(tau, want):
-    target, params = torch.tensor([1.0, -2.0]), torch.tensor([5.0, 6.0])
-    place = target.data_ptr()
-    move_towards(target, params, tau)
-    assert target.tolist() == want
-    assert target.data_ptr() == place
-    assert params.tolist() == [5.0, 6.0]
+# --- devices -------------------------------------------------------------------------------------
 
 
-def test_a_copied_target_stays_when_the_parameters_move_on():
-    target, params = torch.zeros(2), torch.tensor([0.1, 1e30])
-    move_towards(target, params, 1.0)
-    assert torch.equal(target, params)
-    params.add_(1.0)
-    assert target.tolist() == torch.tensor([0.1, 1e30]).tolist()
+@pytest.fixture
+def num_devices(monkeypatch):
+    """Let torch see so many GPUs."""
+
+    def see(count):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    return see
 
 
-def test_a_target_follows_geometrically():
-    """After n moves towards parameters that stand still, (1 − τ)ⁿ of the way is left."""
-    target, params = torch.zeros(1), torch.ones(1)
-    for _ in range(200):
-        move_towards(target, params, 0.005)
-    assert target.item() == pytest.approx(1.0 - 0.995**200, rel=1e-4)
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
+def test_a_gpu_that_is_not_there(num_devices, device):
+    num_devices(0)
+    message = rf"`device` '{device}' must be there, but torch .* sees 0 CUDA devices: choose 'cpu'"
+    with pytest.raises(ConfigError, match=message):
+        choose_device(device)
 
 
-def test_optimizers_of_several_networks_are_kept_apart():
-    states = {name: AdamState.zeros(torch.zeros(3)) for name in ("policy_adam", "critics_adam")}
-    for number, (name, state) in enumerate(states.items(), 1):
-        params = torch.zeros(3)
-        for _ in range(number):
-            adam_step(
-                params, torch.full((3,), 0.5 * number), state, learning_rate=torch.tensor(0.1)
-            )
-        assert set(state.to_arrays(name)) == {f"{name}.mean", f"{name}.square", f"{name}.step"}
-    arrays = {k: x for name, state in states.items() for k, x in state.to_arrays(name).items()}
-    assert len(arrays) == 6
-    before = {name: x.copy() for name, x in arrays.items()}
-    for number, (name, state) in enumerate(states.items(), 1):
-        restored = AdamState.zeros(torch.zeros(3))
-        mean = restored.mean
-        restored.load(arrays, name)
-        assert restored.mean is mean  # in place: a compiled update goes on with it
-        assert restored.step.item() == number
-        assert torch.equal(restored.mean, state.mean)
-        assert torch.equal(restored.square, state.square)
-        adam_step(torch.zeros(3), torch.ones(3), state, learning_rate=torch.tensor(0.1))
-        adam_step(torch.zeros(3), torch.ones(3), restored, learning_rate=torch.tensor(0.1))
-        assert torch.equal(restored.mean, state.mean)
-    for name, x in arrays.items():  # copies
-        np.testing.assert_array_equal(x, before[name])
-    assert set(AdamState.zeros(torch.zeros(3)).to_arrays()) == {
-        "adam.mean",
-        "adam.square",
-        "adam.step",
-    }
-    with pytest.raises(KeyError, match="adam"):
-        AdamState.zeros(torch.zeros(3)).load(arrays)
+def test_one_gpu(num_devices):
+    num_devices(1)
+    assert choose_device("cuda") == torch.device("cuda")
+    assert choose_device("cuda:0") == torch.device("cuda:0")
+    with pytest.raises(ConfigError, match=r"'cuda:1' must be there, but torch .* sees 1 CUDA"):
+        choose_device("cuda:1")
+
+
+def test_auto_is_the_gpu_where_there_is_one(num_devices):
+    for count, chosen in ((0, "cpu"), (2, "cuda")):
+        num_devices(count)
+        assert choose_device("auto") == torch.device(chosen)
+        assert choose_device("cpu") == torch.device("cpu")

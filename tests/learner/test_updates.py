@@ -251,9 +251,7 @@ def make_batch(name, seed):
         action = torch.from_numpy(rng.uniform((-2.0, 0.0), (2.0, 1.0), (SIZE, 2)))
         action = action.to(torch.float32)
     discount = torch.from_numpy(rng.random(SIZE) > 0.1).to(torch.float32)
-    return Batch(
-        floats(3), action, floats(), floats(3), discount, floats().exp(), floats().exp()
-    )
+    return Batch(floats(3), action, floats(), floats(3), discount, floats().exp(), floats().exp())
 
 
 @needs_compiler
@@ -266,7 +264,6 @@ def test_eager_equals_compiled(name):
     learners = [make_learner(name, mode) for mode in ("off", "on")]
     eager, compiled = learners
     begun = clone(eager.state)
-    num_changing = 0
     for k in range(40):
         errors = []
         for learner in learners:
@@ -281,9 +278,12 @@ def test_eager_equals_compiled(name):
     states = [tensors(learner.state) for learner in learners]
     assert states[0].keys() == states[1].keys()
     for part, x in states[0].items():
-        torch.testing.assert_close(states[1][part], x, rtol=2e-3, atol=2e-4, msg=part)
-        moved = x.to(torch.float32) - tensors(begun)[part].to(torch.float32)
-        assert part == "active" or moved.abs().max() > 1e-3, part
+        ours, want, before = (
+            y.to(torch.float32) for y in (states[1][part], x, tensors(begun)[part])
+        )
+        atol = 2e-3 * float(want.abs().max())  # moments are tiny, and count too
+        torch.testing.assert_close(ours, want, rtol=2e-3, atol=atol, msg=part)
+        assert part == "active" or not torch.allclose(want, before, rtol=0.1, atol=atol), part
     means = [learner.metrics.means() for learner in learners]
     assert means[1] == pytest.approx(means[0], rel=1e-3, abs=1e-4)
     assert eager.rng.bit_generator.state == compiled.rng.bit_generator.state

@@ -13,7 +13,7 @@ from hotloop.policies import (
     actor,
     actor_critic,
 )
-from hotloop.policies.heads.squashed_gaussian import log_std_of
+from hotloop.policies.heads.bounded import log_std_of
 from tests.policies.nets import Spaces
 from tests.policies.test_actors import BOUNDED, actor_of
 from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec

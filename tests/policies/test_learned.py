@@ -10,7 +10,7 @@ from torch import distributions
 
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor, actor_critic
-from hotloop.policies.heads.squashed_gaussian import SquashedGaussian, log_std_of
+from hotloop.policies.heads.bounded import SquashedGaussian, log_std_of
 from hotloop.policies.learned import LearnedCritics, LearnedNetwork
 from tests.policies.nets import ActorNet, CriticNet, Net, Spaces
 from tests.policies.test_actors import BOUNDED, KINDS, actor_of, critics_of
@@ -143,7 +143,7 @@ def test_unit_actions():
 def one_critic(critics, params, k):
     """The k-th critic as torch's own layers."""
     layers, inputs = [], 5
-    for i, width in enumerate((*critics.body.hidden_sizes, 1)):
+    for i, width in enumerate((*critics.hidden_sizes, 1)):
         linear = torch.nn.Linear(inputs, width)
         weight, bias = params[f"critic.{i}.weight"], params[f"critic.{i}.bias"]
         if i == 0:
@@ -153,8 +153,8 @@ def one_critic(critics, params, k):
             weight, bias = weight[k], bias[k, 0]
         linear.weight.data, linear.bias.data = weight.T.contiguous(), bias.clone()
         layers.append(linear)
-        if i < len(critics.body.hidden_sizes):
-            if critics.body.layer_norm:
+        if i < len(critics.hidden_sizes):
+            if critics.layer_norm:
                 norm = torch.nn.LayerNorm(width)
                 norm.weight.data = params[f"critic.{i}.scale"][k, 0]
                 norm.bias.data = params[f"critic.{i}.shift"][k, 0]

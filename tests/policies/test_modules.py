@@ -258,7 +258,7 @@ def test_names_that_lead_nowhere(tmp_path, monkeypatch):
         return lambda: make_network(text, obs_spec(4), DISCRETE)
 
     for text, error, match in (
-        ("Net", UnknownNameError, "write `module:Class`"),
+        ("Net", UnknownNameError, "write `module:name`, such as `my_nets:Net`"),
         ("tests.policies.nets:Nett", UnknownNameError, "has no 'Nett'; did you mean 'Net'"),
         ("no_such_module:Net", UnknownNameError, "no module 'no_such_module'"),
         ("tests.policies.nets:no_factory", ConfigError, "class or a function.*got a int"),

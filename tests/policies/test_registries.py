@@ -10,11 +10,12 @@ from hotloop.policies import (
     ENCODERS,
     HEADS,
     ActingPolicy,
+    Encoder,
     Head,
     PolicySnapshot,
     network_from_json,
 )
-from hotloop.policies.critics import Critics, StackedPerceptrons
+from hotloop.policies.critics import StackedCritics
 from hotloop.policies.export import export_numpy, export_onnx
 from hotloop.policies.learned import LearnedCritics, LearnedNetwork
 from hotloop.policies.network import Network
@@ -55,7 +56,7 @@ class Sharp(Head):
         return log_probs.gather(1, action[:, None])[:, 0], entropy
 
 
-class Bend:
+class Bend(Encoder):
     """Learned features of a matrix of bytes or numbers."""
 
     num_features = 5
@@ -156,10 +157,8 @@ def test_an_encoder_of_bytes_and_of_images_acts_through_torch():
 
 
 def test_critics_share_an_encoder():
-    described = Critics(
-        obs_spec=obs_spec(2, 3),
-        action_spec=BOUNDED,
-        body=StackedPerceptrons(encoder="bend", hidden_sizes=(16, 8)),
+    described = StackedCritics(
+        obs_spec=obs_spec(2, 3), action_spec=BOUNDED, encoder="bend", hidden_sizes=(16, 8)
     )
     assert described.parameter_shapes()["critic.0.weight"] == (5 + 2, 2 * 16)
     learned = LearnedCritics(described)

@@ -61,19 +61,19 @@ def layer_names(params):
     return [layer for layer, _, kind in names if kind == "weight" and layer.startswith("policy")]
 
 
-def actor_module(network, params):
+def actor_module(config, params):
     """The perceptron of an actor."""
-    activation = nn.Tanh if network.body.activation == "tanh" else nn.ReLU
+    activation = nn.Tanh if config.activation == "tanh" else nn.ReLU
     layers = []
     for name in layer_names(params):
         layers += [linear(params[f"{name}.weight"], params[f"{name}.bias"]), activation()]
     return nn.Sequential(*layers[:-1])
 
 
-def critic_modules(critics, params):
-    """One perceptron for each of `Critics`."""
-    found, hidden_sizes = [], critics.body.hidden_sizes
-    for k in range(critics.count):
+def critic_modules(config, params):
+    """One perceptron for each of two critics."""
+    found, hidden_sizes = [], config.hidden_sizes
+    for k in range(2):
         layers, depth = [], len(hidden_sizes)
         for j in range(depth + 1):
             weight, bias = params[f"critic.{j}.weight"], params[f"critic.{j}.bias"]
@@ -85,7 +85,7 @@ def critic_modules(critics, params):
                 layers.append(linear(weight[k], bias[k]))
             if j == depth:
                 break
-            if critics.body.layer_norm:
+            if config.layer_norm:
                 norm = nn.LayerNorm(hidden_sizes[j], dtype=torch.float64)
                 norm.weight.data.copy_(torch.as_tensor(params[f"critic.{j}.scale"])[k, 0])
                 norm.bias.data.copy_(torch.as_tensor(params[f"critic.{j}.shift"])[k, 0])
@@ -98,15 +98,15 @@ def critic_modules(critics, params):
 class DuelingModule(nn.Module):
     """A trunk, and two streams with a hidden layer each."""
 
-    def __init__(self, network, params):
+    def __init__(self, config, params):
         super().__init__()
-        activation = nn.Tanh if network.body.activation == "tanh" else nn.ReLU
+        activation = nn.Tanh if config.activation == "tanh" else nn.ReLU
         *trunk, last = layer_names(params)
         layers = []
         for name in trunk:
             layers += [linear(params[f"{name}.weight"], params[f"{name}.bias"]), activation()]
         self.trunk = nn.Sequential(*layers)
-        half = network.body.hidden_sizes[-1]
+        half = config.hidden_sizes[-1]
         weight, bias = params[f"{last}.weight"], params[f"{last}.bias"]
         self.value, self.advantage = (
             nn.Sequential(
@@ -152,8 +152,8 @@ def doubles(batch):
 class TwinCritics:
     """Two critics, their targets and their optimizer."""
 
-    def __init__(self, critics, params, learning_rate):
-        self.modules = critic_modules(critics, params)
+    def __init__(self, config, params, learning_rate):
+        self.modules = critic_modules(config, params)
         self.targets = copy.deepcopy(self.modules)
         self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=learning_rate)
 
@@ -181,14 +181,14 @@ class TwinCritics:
 class SAC:
     """Haarnoja et al. 2018, with targets that move at each update of the critics."""
 
-    def __init__(self, nets, policy, values, config):
+    def __init__(self, action_spec, policy, values, config):
         self.config = config
-        self.policy = actor_module(nets.policy.network, policy)
+        self.policy = actor_module(config, policy)
         self.policy_optimizer = torch.optim.Adam(
             self.policy.parameters(), lr=config.policy_learning_rate
         )
-        self.critics = TwinCritics(nets.critics.critics, values, config.critic_learning_rate)
-        self.centre, self.half = centre_and_half(nets.policy.network.action_spec)
+        self.critics = TwinCritics(config, values, config.critic_learning_rate)
+        self.centre, self.half = centre_and_half(action_spec)
         self.target_entropy = config.target_entropy
         if self.target_entropy is None:
             self.target_entropy = -len(self.centre)
@@ -248,13 +248,13 @@ class SAC:
 class TD3:
     """Fujimoto et al. 2018, algorithm 1."""
 
-    def __init__(self, nets, policy, values, config):
+    def __init__(self, action_spec, policy, values, config):
         self.config = config
-        self.policy = actor_module(nets.policy.network, policy)
+        self.policy = actor_module(config, policy)
         self.policy_target = copy.deepcopy(self.policy)
         self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=config.learning_rate)
-        self.critics = TwinCritics(nets.critics.critics, values, config.learning_rate)
-        self.centre, self.half = centre_and_half(nets.policy.network.action_spec)
+        self.critics = TwinCritics(config, values, config.learning_rate)
+        self.centre, self.half = centre_and_half(action_spec)
         self.count = 0
         self.num_clipped = 0  # numbers of noise that the bound changed
         self.num_beyond = 0  # numbers of actions that the bounds changed
@@ -290,10 +290,10 @@ class TD3:
 class DQN:
     """Mnih et al. 2015 and van Hasselt et al. 2016."""
 
-    def __init__(self, nets, params, config):
+    def __init__(self, params, config):
         self.config = config
         make = DuelingModule if config.dueling else actor_module
-        self.network = make(nets.network, params)
+        self.network = make(config, params)
         self.target = copy.deepcopy(self.network)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
         self.num_linear = 0  # errors beyond Huber's δ

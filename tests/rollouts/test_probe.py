@@ -13,9 +13,8 @@ from hotloop.algorithms import ppo, sac
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import actor_critic
-from hotloop.rollouts import environment_weights
+from hotloop.rollouts import environment_weights, probe
 from hotloop.rollouts import forecast as model
-from hotloop.rollouts import probe
 from hotloop.rollouts.forecast import Measured, Task, choose, expected_maximum, forecast
 from hotloop.runs import RunDirectory
 from hotloop.training import on_policy

@@ -82,7 +82,7 @@ def test_drawing_by_td_error_needs_one(tmp_path):
         ConfigError, match=r"the updates of 'dqn' give none: return `metrics, td_er"
     ):
         train(algorithm, tmp_path, replay="prioritized", **DQN)
-    assert train(algorithm, tmp_path, **options).policy.version == 81
+    assert train(algorithm, tmp_path, **DQN).policy.version == 81
 
 
 def test_an_update_that_replaces_what_it_should_change(tmp_path):

@@ -34,7 +34,6 @@ from hotloop.policies.learned import LearnedNetwork
 from hotloop.training import Batch, OffPolicy, Update
 from hotloop.training.options import (
     FRACTION,
-    MAY_CHANGE,
     Count,
     Fraction,
     Natural,
@@ -52,7 +51,7 @@ from hotloop.training.options import (
 class Config(ReplayOptions, NetworkOptions, RunOptions):
     """Options of a DQN run."""
 
-    total_timesteps: Annotated[Count, MAY_CHANGE] = 500_000
+    total_timesteps: Count = 500_000
     """Transitions to collect, over all environments; rounded up to whole rounds."""
     batch_size: Count = 128
     """B, transitions in one update."""
@@ -88,7 +87,7 @@ class Config(ReplayOptions, NetworkOptions, RunOptions):
     """ε in the end."""
     exploration_fraction: Annotated[Positive, FRACTION] = 0.5
     """Share of the run over which ε falls, linearly."""
-    report_interval: Annotated[Count, MAY_CHANGE] = 2_000
+    report_interval: Count = 2_000
     """Transitions between two lines of metrics, in whole rounds."""
 
     layer_options: ClassVar = ("hidden_sizes", "activation", "dueling")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from hotloop.ops.products import Precision, warn_of_slow
 from hotloop.policies import actor, critics
 from hotloop.policies.learned import LearnedCritics, LearnedNetwork
 from hotloop.training import Batch
-from hotloop.training.options import MAY_CHANGE, Count, Importable, Options, Sizes
+from hotloop.training.options import Count, Importable, Options, Sizes
 
 
 def available_threads() -> int:
@@ -41,7 +41,7 @@ class TwinCriticOptions(Options):
 
     env_id: str = "Pendulum-v1"
     """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`; of continuous actions."""
-    total_timesteps: Annotated[Count, MAY_CHANGE] = 1_000_000
+    total_timesteps: Count = 1_000_000
     """Transitions to collect, over all environments; rounded up to whole rounds."""
     hidden_sizes: Sizes = (256, 256)
     """Widths of the hidden layers of all networks."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sized
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,14 +35,6 @@ def failure(
         place.append(f"episode {episode}")
         place.append("at its reset" if step is None else f"step {step}")
     return EnvironmentFailure(f"{', '.join(place)}: {problem}")
-
-
-def describe_exception(error: BaseException) -> str:
-    """`ValueError: its message (my_env.py:12)`: the first line of it, and where it was raised."""
-    text = str(error).strip().split("\n")[0]
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if len(frames) > 1 else ""
-    return f"{type(error).__name__}{': ' if text else ''}{text}{where}"
 
 
 def describe_value(value: object) -> str:

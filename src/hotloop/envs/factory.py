@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hotloop.envs.checks import describe_exception, describe_value
+from hotloop.envs.checks import describe_value
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.serial import SerialVectorEnv, close_all
@@ -22,6 +22,7 @@ from hotloop.errors import (
     UnknownNameError,
     nearest,
 )
+from hotloop.importing import describe_exception
 
 if TYPE_CHECKING:
     import gymnasium
@@ -222,18 +223,15 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
 def _import_module(env: str, module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise UnknownNameError(
-                f"environment '{env}': there is no module '{module_name}' (no '{error.name}'): "
-                "check its spelling, and that it is installed or on PYTHONPATH"
-            ) from error
-        raise EnvironmentFailure(
-            f"environment '{env}': importing '{module_name}' raised {describe_exception(error)}"
-        ) from error
     except Exception as error:
-        raise EnvironmentFailure(
-            f"environment '{env}': importing '{module_name}' raised {describe_exception(error)}"
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{module_name}.".startswith(f"{missing}."):
+            raise EnvironmentFailure(
+                f"environment '{env}': importing '{module_name}' raised {describe_exception(error)}"
+            ) from error
+        raise UnknownNameError(
+            f"environment '{env}': there is no module '{module_name}' (no '{missing}'): "
+            "check its spelling, and that it is installed or on PYTHONPATH"
         ) from error
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from hotloop.envs.checks import (
     as_reward,
     check_call,
-    describe_exception,
     describe_value,
     failure,
     non_finite,
@@ -21,6 +20,7 @@ from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.errors import EnvironmentFailure, HotloopError, SpaceError
+from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hotloop.envs.checks import check_call, describe_exception, describe_value, failure, non_finite
+from hotloop.envs.checks import check_call, describe_value, failure, non_finite
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.protocol import allocate_step
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 

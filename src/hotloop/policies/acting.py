@@ -7,43 +7,16 @@ with a network's outputs stands in `heads`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
 from hotloop.errors import CheckpointError, ConfigError, ShapeError
 from hotloop.policies.heads import Exploration
+from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 from hotloop.policies.twin import TwinForward
 from hotloop.types import Array
-
-
-class Forward(Protocol):
-    """What computes head and value, on NumPy or through torch.
-
-    Attributes:
-        obs_dtype: what observations are to be where nothing scales them.
-    """
-
-    @property
-    def obs_dtype(self) -> np.dtype: ...
-
-    def load(self, snapshot: PolicySnapshot) -> None:
-        """Compute with these folded parameters from now on."""
-        ...
-
-    def refresh(self) -> None:
-        """Compute with what the parameters have become, which were changed in place."""
-        ...
-
-    def head(self, obs: Array, out: Array | None) -> Array:
-        """Return the outputs: float32, (B, H), from (B, *obs_shape)."""
-        ...
-
-    def value(self, obs: Array) -> Array:
-        """Return V(obs): float32, (B,), from (B, *obs_shape)."""
-        ...
 
 
 class ActingPolicy:
@@ -77,15 +50,15 @@ class ActingPolicy:
         self.network = network
         self.exploration = exploration
         self.has_value = network.has_value
-        self._forward = _make_forward(network)
         self._head = network.make_head(exploration)
-        spec = network.action_spec
-        # What turns a drawn action into the environment's.
-        self._starts = np.asarray(spec.starts or 0 if spec.kind == "multi_discrete" else spec.start)
-        if spec.kind == "box":
-            self._low, self._high = (
-                np.asarray(bound, np.float32).reshape(spec.shape) for bound in (spec.low, spec.high)
-            )
+        self._limits = action_limits(network.action_spec)
+        if network.layers.twin is not None:
+            self._forward = TwinForward(network.layers.twin)
+        else:
+            # Torch is imported only for those who brought it along.
+            from hotloop.policies.torch_acting import TorchForward
+
+            self._forward = TorchForward(*network.layers.torch_module(), network.obs_spec.dtype)
         self._rng = np.random.default_rng(0)
         self.load(snapshot)
 
@@ -125,9 +98,9 @@ class ActingPolicy:
         """Act with what the loaded parameters have become, which were changed in place."""
         self.version = version
         folded = self._head.fold(self.snapshot.params)
-        if folded is not self._folded:
-            for name, array in folded.items():
-                np.copyto(self._folded[name], array)
+        for name, array in self._folded.items():
+            if array is not folded[name]:  # what a head puts together anew
+                np.copyto(array, folded[name])
         self._forward.refresh()
         self._head.load(self.snapshot.params)
 
@@ -276,9 +249,9 @@ class ActingPolicy:
             action = np.empty((len(batch), *spec.shape), spec.dtype)
             self.choose(head, noise, action)
         if spec.kind == "box":
-            np.clip(action, self._low, self._high, out=action)
+            np.clip(action, self._limits["low"], self._limits["high"], out=action)
         else:
-            action += self._starts
+            action += self._limits["start"]
         return action[0] if is_single else action
 
     def _scale(self, obs: Array) -> Array:
@@ -288,12 +261,3 @@ class ActingPolicy:
             self._tiled_scale = self.obs_scale.tiled(len(obs))
             self._scaled = np.empty(obs.shape, np.float32)
         return self._tiled_scale.apply(obs, self._scaled)
-
-
-def _make_forward(network: Network) -> Forward:
-    if network.layers.twin is not None:
-        return TwinForward(network.layers.twin)
-    # Torch is imported only for those who brought it along.
-    from hotloop.policies.torch_acting import TorchForward
-
-    return TorchForward(*network.layers.torch_module(), network.obs_spec.dtype)

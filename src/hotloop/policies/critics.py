@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotloop.envs.spaces import ActionSpec, ObsSpec, Spaces
 from hotloop.errors import ConfigError
-from hotloop.policies.encoders import ENCODERS
+from hotloop.policies.encoders import ENCODERS, Encoder
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.initialization import uniform_parameters
@@ -26,42 +28,67 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hotloop.ops.products import Precision
+    from hotloop.policies.checked_modules import CheckedModule
+
+    CriticValues = Callable[[Mapping[str, Tensor], Tensor, Tensor, int], Tensor]
 
 
-class CriticLayers(Protocol):
-    """What computes the values, once the spaces are known."""
+@dataclass(frozen=True, kw_only=True)
+class Critics(ABC):
+    """K action-value functions of observations and actions; `LearnedCritics` computes them.
 
+    Attributes:
+        obs_spec: what is observed.
+        action_spec: what is done, within bounds.
+        count: K.
+
+    Raises:
+        SpaceError: the spaces are empty, actions are not continuous and bounded, or observations
+            are not for this encoder.
+        ConfigError, ShapeError: `count` is not positive, there is no hidden layer or one without a
+            width, or the user's module can't be trained as it is.
+    """
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    count: int = 2
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"`count` must be positive, got {self.count}")
+        check_not_empty(self)
+        check_bounded(self.action_spec)
+        self.parameter_shapes()  # what is wrong with the layers is said at once
+
+    @abstractmethod
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return shapes by name, in order."""
-        ...
 
+    @abstractmethod
     def initial_parameters(self, seed: int) -> dict[str, Array]:
         """Return float32 arrays by name; other numbers than an actor's of the same seed."""
-        ...
 
-    def learned(
-        self, precision: Precision, device: torch.device | str
-    ) -> Callable[[Mapping[str, Tensor], Tensor, Tensor, int], Tensor]:
+    @abstractmethod
+    def learned(self, precision: Precision, device: torch.device | str) -> CriticValues:
         """Return what gives the first k critics' values, (k, B).
 
         Its arguments are parameters by name, observations, (B, *obs_shape), actions in [−1, 1],
         (B, A), and k.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackedPerceptrons:
+class StackedCritics(Critics):
     """Perceptrons of one shape, computed as one batched product a layer.
+
+    Two products of 256×256 by 256×256 keep two cores busy with one of them each, and cost one
+    launch; their first layers, which see the same inputs, are one product K times as wide.
 
     Attributes:
         encoder: of the observation, a name in `ENCODERS`; all critics share it.
         hidden_sizes: widths of the hidden layers, at least one; each ends in a ReLU.
         layer_norm: normalise each hidden layer before its activation (Ba et al. 2016,
             arXiv:1607.06450).
-
-    Raises:
-        ConfigError: there is no hidden layer, or one without a width.
     """
 
     encoder: str = "flatten"
@@ -72,143 +99,114 @@ class StackedPerceptrons:
         check_sizes(self.hidden_sizes)
         if not self.hidden_sizes:
             raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
+        super().__post_init__()
 
-    def build_critics(self, spaces: Spaces, count: int) -> StackedLayers:
-        """Return the layers for these spaces."""
-        return StackedLayers(self, spaces, count)
-
-
-class StackedLayers:
-    """The layers of `StackedPerceptrons`, `critic.k`, once the spaces are known.
-
-    Two products of 256×256 by 256×256 keep two cores busy with one of them each, and cost one
-    launch; their first layers, which see the same inputs, are one product K times as wide.
-    """
-
-    def __init__(self, body: StackedPerceptrons, spaces: Spaces, count: int) -> None:
-        self._body, self._count = body, count
-        self._encoder = find(ENCODERS, "encoder", body.encoder)(spaces.obs_spec)
-        self._num_inputs = self._encoder.num_features + num_action_values(spaces.action_spec)
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return find(ENCODERS, "encoder", self.encoder)(self.obs_spec)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """See `CriticLayers`: weights are (K, inputs, outputs), the first's (inputs, K·outputs).
+        """Return shapes: weights are (K, inputs, outputs), the first's (inputs, K·outputs).
 
         The first layer's outputs lie side by side, critic after critic.
         """
-        count, shapes = self._count, self._encoder.parameter_shapes()
-        inputs = self._num_inputs
-        for k, outputs in enumerate(self._body.hidden_sizes):
-            wide = k == 0
-            shapes[f"critic.{k}.weight"] = (
-                (inputs, count * outputs) if wide else (count, inputs, outputs)
-            )
-            shapes[f"critic.{k}.bias"] = (count * outputs,) if wide else (count, 1, outputs)
-            if self._body.layer_norm:
+        count, shapes = self.count, self._encoder.parameter_shapes()
+        first = self._encoder.num_features + num_action_values(self.action_spec)
+        for k, (inputs, outputs) in enumerate(pairwise([first, *self.hidden_sizes, 1])):
+            shapes[f"critic.{k}.weight"] = (count, inputs, outputs)
+            shapes[f"critic.{k}.bias"] = (count, 1, outputs)
+            if self.layer_norm and k < len(self.hidden_sizes):
                 shapes[f"critic.{k}.scale"] = (count, 1, outputs)
                 shapes[f"critic.{k}.shift"] = (count, 1, outputs)
-            inputs = outputs
-        last = len(self._body.hidden_sizes)
-        shapes[f"critic.{last}.weight"] = (count, inputs, 1)
-        shapes[f"critic.{last}.bias"] = (count, 1, 1)
+        wide = count * self.hidden_sizes[0]
+        shapes["critic.0.weight"], shapes["critic.0.bias"] = (first, wide), (wide,)
         return shapes
 
     def initial_parameters(self, seed: int) -> dict[str, Array]:
-        """See `CriticLayers`: weights and biases in ±1/√inputs; scales 1 and shifts 0."""
+        """Return weights and biases in ±1/√inputs, scales 1 and shifts 0."""
         generator = np.random.default_rng((seed, 1))
-        encoder = self._encoder.initial_parameters(generator)
-        rest = {name: x for name, x in self.parameter_shapes().items() if name not in encoder}
-        return {**encoder, **uniform_parameters(rest, generator)}
+        params = self._encoder.initial_parameters(generator)
+        rest = {name: x for name, x in self.parameter_shapes().items() if name not in params}
+        return {**params, **uniform_parameters(rest, generator)}
 
-    def learned(
-        self, precision: Precision, device: torch.device | str
-    ) -> Callable[[Mapping[str, Tensor], Tensor, Tensor, int], Tensor]:
-        """See `CriticLayers`."""
-        return partial(self._values, precision)
-
-    def _values(
-        self,
-        precision: Precision,
-        params: Mapping[str, Tensor],
-        obs: Tensor,
-        action: Tensor,
-        count: int,
-    ) -> Tensor:
+    def learned(self, precision: Precision, device: torch.device | str) -> CriticValues:
         import torch
         from torch.nn.functional import layer_norm
 
-        from hotloop.policies.layers import dense
+        from hotloop.policies.layers import linear
 
-        inputs = torch.cat([self._encoder.features(params, obs), action], 1)
-        if count < self._count:
-            params = self._first(params, count)
-        sizes = self._body.hidden_sizes
-        wide = dense(inputs, params["critic.0.weight"], params["critic.0.bias"], precision)
-        hidden = wide.view(len(inputs), count, -1).transpose(0, 1)
-        for k in range(len(sizes)):
-            if k:
-                weight, bias = params[f"critic.{k}.weight"], params[f"critic.{k}.bias"]
-                hidden = dense(hidden, weight, bias, precision)
-            if self._body.layer_norm:
-                hidden = layer_norm(hidden, hidden.shape[-1:])
-                hidden = hidden * params[f"critic.{k}.scale"] + params[f"critic.{k}.shift"]
-            hidden = torch.relu(hidden)
-        last = f"critic.{len(sizes)}"
-        # A product with one column is a sum that fuses with what stands around it.
-        values = (hidden * params[f"{last}.weight"].transpose(1, 2)).sum(-1)
-        return values + params[f"{last}.bias"][:, :, 0]
+        encoder, sizes, width = self._encoder, self.hidden_sizes, self.hidden_sizes[0]
+        has_norm, total = self.layer_norm, self.count
 
-    def _first(self, params: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-        """Return the first critics' parameters."""
-        width = count * self._body.hidden_sizes[0]
-        wide = ("critic.0.weight", "critic.0.bias")
-        return {
-            name: x[..., :width] if name in wide else x[:count]
-            for name, x in params.items()
-            if name.startswith("critic.")
-        }
+        def values(params: Mapping[str, Tensor], obs: Tensor, action: Tensor, count: int) -> Tensor:
+            def part(name: str) -> Tensor:
+                x = params[f"critic.{name}"]
+                if count == total:
+                    return x
+                return x[..., : count * width] if name in ("0.weight", "0.bias") else x[:count]
+
+            inputs = torch.cat([encoder.features(params, obs), action], 1)
+            wide = linear(inputs, part("0.weight"), part("0.bias"), precision)
+            hidden = wide.view(len(inputs), count, -1).transpose(0, 1)
+            for k in range(len(sizes)):
+                if k:
+                    hidden = linear(hidden, part(f"{k}.weight"), part(f"{k}.bias"), precision)
+                if has_norm:
+                    hidden = layer_norm(hidden, hidden.shape[-1:])
+                    hidden = hidden * part(f"{k}.scale") + part(f"{k}.shift")
+                hidden = torch.relu(hidden)
+            # A product with one column is a sum that fuses with what stands around it.
+            values = (hidden * part(f"{len(sizes)}.weight").transpose(1, 2)).sum(-1)
+            return values + part(f"{len(sizes)}.bias")[:, :, 0]
+
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
-class Critics:
-    """K action-value functions of observations and actions; `LearnedCritics` computes them.
+class ModuleCritics(Critics):
+    """K modules of the user's own, whose parameters are `critic.k.…`.
 
     Attributes:
-        obs_spec: what is observed.
-        action_spec: what is done, within bounds.
-        body: their layers, or the user's module.
-        count: K.
-
-    Raises:
-        SpaceError: the spaces are empty, actions are not continuous and bounded, or observations
-            are not for this encoder.
-        ConfigError, ShapeError: `count` is not positive, or the user's module can't be trained as
-            it is.
+        body: what makes them.
     """
 
-    obs_spec: ObsSpec
-    action_spec: ActionSpec
-    body: StackedPerceptrons | Module
-    count: int = 2
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ConfigError(f"`count` must be positive, got {self.count}")
-        check_not_empty(self)
-        check_bounded(self.action_spec)
-        _ = self.layers  # made once, here: what is wrong with them is said at once
+    body: Module
 
     @cached_property
-    def layers(self) -> CriticLayers:
-        """Return what computes the values."""
-        return self.body.build_critics(self, self.count)
+    def _module(self) -> CheckedModule:
+        from hotloop.policies.checked_modules import CheckedModule
+
+        obs, size = self.obs_spec, num_action_values(self.action_spec)
+        return CheckedModule(
+            self.body,
+            arguments={"obs_shape": obs.shape, "action_size": size},
+            inputs={"observations": (obs.shape, obs.dtype), "actions": ((size,), "float32")},
+            outputs={"value": ((), "")},
+        )
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes by name, in order."""
-        return self.layers.parameter_shapes()
+        shapes = self._module.shapes.items()
+        return {f"critic.{k}.{name}": x for k in range(self.count) for name, x in shapes}
 
     def initial_parameters(self, seed: int) -> dict[str, Array]:
-        """Return float32 arrays by name; other numbers than an actor's of the same seed."""
-        return self.layers.initial_parameters(seed)
+        """Return what each critic is constructed with, from a seed of its own."""
+        seeds = np.random.SeedSequence((seed, 1)).generate_state(self.count)
+        return {
+            f"critic.{k}.{name}": x
+            for k, own in enumerate(seeds.tolist())
+            for name, x in self._module.initial_parameters(own, self._module.shapes).items()
+        }
+
+    def learned(self, precision: Precision, device: torch.device | str) -> CriticValues:
+        import torch
+
+        function, names = self._module.learned(precision, device), list(self._module.shapes)
+
+        def values(params: Mapping[str, Tensor], obs: Tensor, action: Tensor, count: int) -> Tensor:
+            each = [{name: params[f"critic.{k}.{name}"] for name in names} for k in range(count)]
+            return torch.stack([function(own, obs, action)[0] for own in each])
+
+        return values
 
 
 def critics(
@@ -232,14 +230,10 @@ def critics(
             [−1, 1], (B, A), and returns their values, (B,) or (B, 1).
 
     Raises:
-        SpaceError: as `Critics` says.
-        ConfigError, UnknownNameError, ShapeError, MissingExtraError: `module` can't be used, or
-            there is no hidden layer.
+        SpaceError, ConfigError, ShapeError: as `Critics` says.
+        UnknownNameError, MissingExtraError: `module` can't be used.
     """
-    layers = StackedPerceptrons(hidden_sizes=hidden_sizes, layer_norm=layer_norm)
-    return Critics(
-        obs_spec=spaces.obs_spec,
-        action_spec=spaces.action_spec,
-        body=layers if module is None else find_module(module),
-        count=count,
-    )
+    common = {"obs_spec": spaces.obs_spec, "action_spec": spaces.action_spec, "count": count}
+    if module is not None:
+        return ModuleCritics(**common, body=find_module(module))
+    return StackedCritics(**common, hidden_sizes=hidden_sizes, layer_norm=layer_norm)

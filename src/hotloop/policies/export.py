@@ -9,6 +9,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from hotloop.errors import ConfigError, MissingExtraError
 from hotloop.files import written_whole
 from hotloop.policies.acting import ActingPolicy
+from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
@@ -59,27 +61,23 @@ def export_numpy(
         **(about or {}),
         **_interface(network),
         "activation": layers.activation,
-        "policy_layers": layers.policy,
-        "value_layers": layers.value,
+        "policy_layers": layers.names["policy"],
+        "value_layers": layers.names.get("value", []),
     }
     arrays: dict[str, Array] = {"about": np.array(json.dumps(described))}
     params = head.fold(snapshot.params)
-    for layer in dict.fromkeys(layers.policy + layers.value):
+    for layer in dict.fromkeys(chain(*layers.names.values())):
         for part in ("weight", "bias"):
             arrays[f"{layer}.{part}"] = params[f"{layer}.{part}"]
     if snapshot.obs_scale is not None:
         scale = snapshot.obs_scale
         arrays |= {"obs_mean": scale.mean, "obs_std": scale.std}
         arrays["obs_clip"] = np.float32(scale.clip)  # pyright: ignore[reportArgumentType]
-    if spec.kind == "box":
-        for name in ("low", "high"):
-            arrays[name] = np.asarray(getattr(spec, name), np.float32).reshape(spec.shape)
-        if head.action_scale is not None:
-            arrays["centre"], arrays["half"] = head.action_scale
-    else:
+    arrays |= action_limits(spec)
+    if spec.kind != "box":
         arrays["nvec"] = np.asarray(spec.nvec, np.int64)
-        starts = spec.starts or 0 if spec.kind == "multi_discrete" else spec.start
-        arrays["start"] = np.asarray(starts, np.int64)
+    if head.action_scale is not None:
+        arrays["centre"], arrays["half"] = head.action_scale
     weights, code = folder / "policy.npz", folder / "policy.py"
     with written_whole(weights) as aside:
         np.savez(aside, **arrays)  # pyright: ignore[reportArgumentType]
@@ -173,11 +171,7 @@ def _interface(network: Network) -> dict[str, Any]:
 
 
 def _check(network: Network, snapshot: PolicySnapshot, onnxruntime: Any, content: bytes) -> None:
-    """Make sure that the graph gives what the policy gives, in batches of other sizes too.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Make sure that the graph gives what the policy gives, in batches of other sizes too."""
     policy = ActingPolicy(network, snapshot)
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])

@@ -15,15 +15,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 def orthogonal_parameters(
     shapes: Shapes, generator: np.random.Generator, gains: Mapping[str, float]
 ) -> dict[str, Array]:
-    """Return orthogonal weights, and zeros for all else.
+    """Return orthogonal weights, and zeros for all else: float32 arrays by name.
 
     Args:
         shapes: weights are `<layer>.weight`, (inputs, outputs).
         generator: drawn from.
         gains: of weights, by name; √2 where there is none.
-
-    Returns:
-        float32 arrays by name.
     """
     params: dict[str, Array] = {}
     for name, shape in shapes.items():
@@ -36,15 +33,12 @@ def orthogonal_parameters(
 
 
 def uniform_parameters(shapes: Shapes, generator: np.random.Generator) -> dict[str, Array]:
-    """Return layers as `torch.nn.Linear` draws them: weight and bias uniform in ±1/√inputs.
+    """Return layers as `torch.nn.Linear` draws them, in ±1/√inputs: float32 arrays by name.
 
     Args:
         shapes: `<layer>.weight`, (…, inputs, outputs), each before its `<layer>.bias`; what else
             there is starts at 1 if it is a `.scale` and at 0 otherwise.
         generator: drawn from.
-
-    Returns:
-        float32 arrays by name.
     """
     params: dict[str, Array] = {}
     for name, shape in shapes.items():
@@ -58,16 +52,13 @@ def uniform_parameters(shapes: Shapes, generator: np.random.Generator) -> dict[s
 
 
 def orthogonal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """Return a matrix with orthonormal rows or columns, uniform over all of them.
+    """Return a matrix with orthonormal rows or columns, uniform over all: float64, `shape`.
 
     Saxe et al. 2014, arXiv:1312.6120: the Q of a Gaussian matrix, signs fixed by R's diagonal.
 
     Args:
         shape: (inputs, outputs).
         generator: drawn from.
-
-    Returns:
-        float64, `shape`.
     """
     inputs, outputs = shape
     gaussian = generator.standard_normal((max(inputs, outputs), min(inputs, outputs)))

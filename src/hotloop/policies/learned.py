@@ -17,10 +17,21 @@ from hotloop.policies.critics import Critics
 from hotloop.policies.network import Network
 from hotloop.policies.parameters import ParameterLayout
 
-_ABILITIES = ("evaluate", "sample", "act", "values", "unit_action")
+_ABILITIES = ("evaluate", "sample", "act", "values")
 
 
-class LearnedNetwork:
+class _Learned:
+    def __init__(self, described: Network | Critics, device: torch.device | str) -> None:
+        self.layout = ParameterLayout(described.parameter_shapes())
+        self.num_params = sum(self.layout.sizes)
+        self._described, self._device = described, device
+
+    def initial(self, seed: int) -> Tensor:
+        """Return first parameters: float32, (P,), on the device."""
+        return self.layout.pack(self._described.initial_parameters(seed), self._device)
+
+
+class LearnedNetwork(_Learned):
     """A network over one flat vector, (P,).
 
     A method that its head has nothing for raises `ConfigError`.
@@ -46,10 +57,8 @@ class LearnedNetwork:
         precision: Precision = "float32",
         device: torch.device | str = "cpu",
     ) -> None:
+        super().__init__(network, device)
         self.network = network
-        self.layout = ParameterLayout(network.parameter_shapes())
-        self.num_params = sum(self.layout.sizes)
-        self._device = device
         self._head = network.make_head()
         self._outputs = network.layers.learned(precision, device)
         self._scale: tuple[Tensor, Tensor] | None = None
@@ -57,10 +66,6 @@ class LearnedNetwork:
         if scale is not None and ((scale[0] != 0.0) | (scale[1] != 1.0)).any():
             centre, half = (torch.from_numpy(x).to(device) for x in scale)
             self._scale = centre, half
-
-    def initial(self, seed: int) -> Tensor:
-        """Return first parameters: float32, (P,), on the device."""
-        return self.layout.pack(self.network.initial_parameters(seed), self._device)
 
     def outputs(self, params: Tensor, obs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the head and the value.
@@ -72,7 +77,7 @@ class LearnedNetwork:
         Returns:
             float32, (B, H), and V(obs), (B,), or None.
         """
-        return self._outputs(self._head.fold(self.layout.unpack(params)), obs)
+        return self._forward(self.layout.unpack(params), obs)
 
     def evaluate(self, params: Tensor, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Any]:
         """Return log π(action), the entropy and the value, (B,) each, of (B, *action_shape).
@@ -81,9 +86,8 @@ class LearnedNetwork:
         """
         evaluate = self._ability("evaluate")
         named = self.layout.unpack(params)
-        head, value = self._outputs(self._head.fold(named), obs)
-        log_prob, entropy = evaluate(named, head, action)
-        return log_prob, entropy, value
+        head, value = self._forward(named, obs)
+        return *evaluate(named, head, action), value
 
     def sample(self, params: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions in [−1, 1], (B, A), drawn with standard normal noise, and log π, (B,)."""
@@ -107,6 +111,10 @@ class LearnedNetwork:
         centre, half = self._scale
         return (flat - centre) / half
 
+    def _forward(self, named: dict[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor | None]:
+        head, *value = self._outputs(self._head.fold(named), obs)
+        return head, value[0] if value else None
+
     def _ability(self, name: str) -> Callable[..., Any]:
         method = getattr(self._head, name, None)
         if method is None:
@@ -114,15 +122,15 @@ class LearnedNetwork:
         return method
 
     def _cannot(self, name: str) -> ConfigError:
-        can = [ability for ability in _ABILITIES if hasattr(self._head, ability)]
+        can = ["outputs", *(ability for ability in _ABILITIES if hasattr(self._head, ability))]
         can += ["unit_action"] if self._head.action_scale is not None else []
         return ConfigError(
             f"a network with the head '{self.network.head}' can't `{name}`, it can "
-            f"{', '.join(f'`{ability}`' for ability in ['outputs', *can])}: choose another head"
+            f"{', '.join(f'`{ability}`' for ability in can)}: choose another head"
         )
 
 
-class LearnedCritics:
+class LearnedCritics(_Learned):
     """K critics over one flat vector, (P,).
 
     Args:
@@ -146,15 +154,9 @@ class LearnedCritics:
         precision: Precision = "float32",
         device: torch.device | str = "cpu",
     ) -> None:
+        super().__init__(critics, device)
         self.critics = critics
-        self.layout = ParameterLayout(critics.parameter_shapes())
-        self.num_params = sum(self.layout.sizes)
-        self._device = device
-        self._values = critics.layers.learned(precision, device)
-
-    def initial(self, seed: int) -> Tensor:
-        """Return first parameters: float32, (P,), on the device."""
-        return self.layout.pack(self.critics.initial_parameters(seed), self._device)
+        self._values = critics.learned(precision, device)
 
     def values(self, params: Tensor, obs: Tensor, action: Tensor) -> Tensor:
         """Return Q of all critics.

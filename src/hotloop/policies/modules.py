@@ -9,19 +9,17 @@ Nothing here imports torch before a module is used.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from hotloop.envs.checks import describe_exception
-from hotloop.envs.spaces import ObsSpec, Spaces
-from hotloop.errors import ConfigError, MissingExtraError, UnknownNameError, nearest
+from hotloop.envs.spaces import ObsSpec
+from hotloop.errors import ConfigError, MissingExtraError, UnknownNameError
+from hotloop.importing import import_object, name_of
 from hotloop.policies.heads import Head
 
 if TYPE_CHECKING:
-    from hotloop.policies.checked_modules import ModuleCritics, ModuleLayers
+    from hotloop.policies.checked_modules import CheckedModule
 
 
 @dataclass(frozen=True)
@@ -34,43 +32,43 @@ class Module:
         name: of the factory, `module:Class`, by which it is found again.
     """
 
-    kind: ClassVar[str] = "module"
-
     factory: Callable[..., Any] = field(repr=False)
     name: str
 
-    def build(self, obs_spec: ObsSpec, head: Head, has_value: bool) -> ModuleLayers:
+    def build(self, obs_spec: ObsSpec, head: Head, has_value: bool) -> CheckedModule:
         """Return the module for these observations and this head.
 
         Raises:
             ConfigError: the factory or the module raised, or the module can't be trained as it is.
             ShapeError: `forward` gives something else than a head, and a value where there is one.
         """
-        from hotloop.policies.checked_modules import ModuleLayers
+        from hotloop.policies.checked_modules import CheckedModule
 
-        return ModuleLayers(self, obs_spec, head, has_value)
-
-    def build_critics(self, spaces: Spaces, count: int) -> ModuleCritics:
-        """Return `count` modules that tell what actions are worth; raise as `build` does."""
-        from hotloop.policies.checked_modules import ModuleCritics
-
-        return ModuleCritics(self, spaces, count)
+        if head.needs_perceptrons:
+            raise ConfigError(
+                f"network '{self.name}': this head's layers are hotloop's own, and a module gives "
+                f"{head.description} by itself: leave one of both out"
+            )
+        module = CheckedModule(
+            self,
+            arguments={"obs_shape": obs_spec.shape, "head_size": head.size},
+            inputs={"observations": (obs_spec.shape, obs_spec.dtype)},
+            outputs={
+                "head": ((head.size,), head.description),
+                **({"value": ((), "")} if has_value else {}),
+            },
+        )
+        for name in head.learned_shapes({}):
+            if name in module.shapes:
+                raise ConfigError(
+                    f"network '{self.name}': its parameter `{name}` has the name of one that "
+                    "hotloop adds: leave it out, or rename it"
+                )
+        return module
 
     def to_json(self) -> dict[str, Any]:
         """Return values that `json.dumps` takes."""
-        return {"kind": self.kind, "name": self.name}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Module:
-        """Return what `to_json` wrote.
-
-        Raises:
-            UnknownNameError, ConfigError, MissingExtraError: as `find_module` does.
-        """
-        name = fields["name"]
-        if ":" not in name or "<" in name:
-            raise UnknownNameError(f"'{name}' is not the name of something that can be imported")
-        return find_module(name)
+        return {"kind": "module", "name": self.name}
 
 
 def find_module(network: str | Callable[..., Any]) -> Module:
@@ -91,46 +89,14 @@ def find_module(network: str | Callable[..., Any]) -> Module:
             "a network of your own needs torch, which is not installed: "
             "pip install 'hotloop[train]'"
         ) from error
-    factory = _resolve(network) if isinstance(network, str) else network
-    if isinstance(factory, torch.nn.Module) or not callable(factory):
+    name = network if isinstance(network, str) else name_of(network)
+    if isinstance(network, str):
+        if "<" in name:
+            raise UnknownNameError(f"'{name}' is not the name of something that can be imported")
+        network = import_object(name, kind="network", example="my_nets:Net")
+    if isinstance(network, torch.nn.Module) or not callable(network):
         raise ConfigError(
             f"`network` must be a class or a function that makes a module, got a "
-            f"{type(factory).__name__}: pass what makes it, so that a seed can decide its weights"
+            f"{type(network).__name__}: pass what makes it, so that a seed can decide its weights"
         )
-    return Module(factory, network if isinstance(network, str) else _name(factory))
-
-
-def _name(factory: Callable[..., Any]) -> str:
-    """`module:Class`; of what has no name of its own (a functools.partial), its type's."""
-    if hasattr(factory, "__qualname__") and hasattr(factory, "__module__"):
-        return f"{factory.__module__}:{factory.__qualname__}"
-    return type(factory).__name__
-
-
-def _resolve(network: str) -> Any:
-    module_name, _, name = network.partition(":")
-    if not module_name or not name:
-        raise UnknownNameError(
-            f"there is no network '{network}': write `module:Class`, such as `my_nets:Net`"
-        )
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _import_failed(network, error) from error
-        raise UnknownNameError(
-            f"network '{network}': there is no module '{module_name}' (no '{error.name}'): check "
-            "its spelling, and that it is installed or on PYTHONPATH"
-        ) from error
-    except Exception as error:
-        raise _import_failed(network, error) from error
-    try:
-        return reduce(getattr, name.split("."), module)
-    except AttributeError as error:
-        raise UnknownNameError(
-            f"network '{network}': '{module_name}' has no '{name}'{nearest(name, vars(module))}"
-        ) from error
-
-
-def _import_failed(network: str, error: Exception) -> ConfigError:
-    return ConfigError(f"network '{network}': importing it raised {describe_exception(error)}")
+    return Module(network, name)

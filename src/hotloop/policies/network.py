@@ -3,60 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hotloop.envs.spaces import ActionSpec, ObsSpec, Spaces
 from hotloop.errors import CheckpointError, HotloopError, MissingExtraError, SpaceError
 from hotloop.policies.heads import HEADS, Exploration, Head
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.modules import Module, find_module
-from hotloop.policies.perceptrons import Perceptrons
+from hotloop.policies.perceptrons import PerceptronLayers, Perceptrons
 from hotloop.policies.registry import find
-from hotloop.policies.twin import Activation, TwinLayers
+from hotloop.policies.twin import Activation
 from hotloop.types import Array
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
+    from hotloop.policies.checked_modules import CheckedModule
 
-    from hotloop.ops.products import Precision
-
-_BODIES = {body.kind: body for body in (Perceptrons, Module)}
 _HEAD_OF_ACTIONS = {
     "discrete": "categorical",
     "multi_discrete": "multi_categorical",
     "box": "gaussian",
 }
-
-
-class Layers(Protocol):
-    """What computes a head and a value, once the spaces are known."""
-
-    @property
-    def twin(self) -> TwinLayers | None:
-        """Return the layers that NumPy computes; None: it acts through torch."""
-        ...
-
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes by name, in order, of what is learned."""
-        ...
-
-    def initial_parameters(self, seed: int) -> dict[str, Array]:
-        """Return float32 arrays by name."""
-        ...
-
-    def learned(
-        self, precision: Precision, device: torch.device | str
-    ) -> Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor | None]]:
-        """Return what is differentiated: head and value, of folded parameters and observations."""
-        ...
-
-    def torch_module(self) -> tuple[nn.Module, Mapping[str, Tensor]]:
-        """Return a new module that gives head, or head and value, and its folded parameters."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +56,14 @@ class Network:
         _ = self.layers  # made once, here: what is wrong with them is said at once
 
     @cached_property
-    def layers(self) -> Layers:
+    def layers(self) -> PerceptronLayers | CheckedModule:
         """Return what computes its outputs."""
-        return self.body.build(self.obs_spec, self.make_head(), self.has_value)
+        return self.body.build(self.obs_spec, self._head, self.has_value)
 
-    @cached_property
+    @property
     def head_size(self) -> int:
         """Return H, the width of the head."""
-        return self.make_head().size
+        return self._head.size
 
     @property
     def memory_size(self) -> int:
@@ -112,11 +81,15 @@ class Network:
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return shapes by name, in order, of what is learned."""
-        return self.layers.parameter_shapes()
+        return self._head.learned_shapes(self.layers.shapes)
 
     def initial_parameters(self, seed: int) -> dict[str, Array]:
         """Return float32 arrays by name; the same seed gives the same ones."""
-        return self.layers.initial_parameters(seed)
+        return self.layers.initial_parameters(seed, self.parameter_shapes())
+
+    @cached_property
+    def _head(self) -> Head:
+        return self.make_head()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and numbers; `network_from_json` is the inverse."""
@@ -131,10 +104,15 @@ class Network:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Network:
         """Return what `to_json` wrote; raise as the class and `find_module` do."""
+        body = dict(fields["body"])
+        if body.pop("kind") == "module":
+            made = find_module(body["name"])
+        else:
+            made = Perceptrons(**{**body, "hidden_sizes": tuple(body["hidden_sizes"])})
         return cls(
             obs_spec=ObsSpec.from_json(fields["obs_spec"]),
             action_spec=ActionSpec.from_json(fields["action_spec"]),
-            body=find(_BODIES, "body", fields["body"]["kind"]).from_json(fields["body"]),
+            body=made,
             head=fields["head"],
             has_value=fields["has_value"],
         )
@@ -233,11 +211,7 @@ def actor(
 
 
 def check_not_empty(spaces: Spaces) -> None:
-    """Refuse spaces without a number in them.
-
-    Raises:
-        SpaceError: observations or actions are empty.
-    """
+    """Raise `SpaceError` where observations or actions are without a number."""
     sizes = {
         "observations": math.prod(spaces.obs_spec.shape),
         "actions": num_action_values(spaces.action_spec),

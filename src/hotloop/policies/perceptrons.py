@@ -16,7 +16,7 @@ from hotloop.policies.encoders import ENCODERS
 from hotloop.policies.heads import Head
 from hotloop.policies.initialization import orthogonal_parameters, uniform_parameters
 from hotloop.policies.registry import find
-from hotloop.policies.twin import Activation, TwinLayers
+from hotloop.policies.twin import Activation
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hotloop.ops.products import Precision
-    from hotloop.policies.layers import Arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class Perceptrons:
         ConfigError: a width or a name is none.
     """
 
-    kind: ClassVar[str] = "perceptrons"
+    name: ClassVar[str] = "perceptrons"
 
     encoder: str = "flatten"
     hidden_sizes: tuple[int, ...]
@@ -63,127 +62,114 @@ class Perceptrons:
                     f"`{name}` must be '{known[0]}' or '{known[1]}', got '{getattr(self, name)}'"
                 )
 
-    @property
-    def name(self) -> str:
-        """Return what messages call it."""
-        return self.kind
-
     def build(self, obs_spec: ObsSpec, head: Head, has_value: bool) -> PerceptronLayers:
         """Return the layers for these observations and this head."""
         return PerceptronLayers(self, obs_spec, head, has_value)
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as values that `json.dumps` takes."""
-        return {"kind": self.kind, **asdict(self), "hidden_sizes": list(self.hidden_sizes)}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Perceptrons:
-        """Return what `to_json` wrote."""
-        rest = {name: value for name, value in fields.items() if name != "kind"}
-        return cls(**{**rest, "hidden_sizes": tuple(fields["hidden_sizes"])})
+        return {"kind": "perceptrons", **asdict(self), "hidden_sizes": list(self.hidden_sizes)}
 
 
 class PerceptronLayers:
-    """The layers of `Perceptrons`, once observations and head are known; see `Layers`.
+    """The layers of `Perceptrons`, once observations and head are known.
 
     They are called `trunk.k`, `policy.k` and `value.k`. Weights are (inputs, outputs), so that
     `obs @ weight` is a layer.
+
+    Attributes:
+        shapes: of the parameters that give the outputs themselves (`Head.fold`), by name, in order.
+        activation: after each layer but the last.
+        names: of the layers from the features to the last, of the `policy`, and of the `value`
+            where there is one.
     """
 
     def __init__(self, body: Perceptrons, obs_spec: ObsSpec, head: Head, has_value: bool) -> None:
-        self._body = body
-        self._head = head
+        self.activation: Activation = body.activation
+        self._initialization = body.initialization
         self._encoder = find(ENCODERS, "encoder", body.encoder)(obs_spec)
-        self._hidden_sizes = head.hidden_sizes(body.hidden_sizes)
-        num_hidden = len(self._hidden_sizes)
-        self._trunk = [f"trunk.{k}" for k in range(num_hidden)] if body.shared_trunk else []
-        self._branches = {
-            part: [f"{part}.{k}" for k in range(num_hidden + 1 - len(self._trunk))]
+        sizes = head.hidden_sizes(body.hidden_sizes)
+        self._trunk = [f"trunk.{k}" for k in range(len(sizes))] if body.shared_trunk else []
+        self.names = {
+            part: self._trunk + [f"{part}.{k}" for k in range(len(sizes) + 1 - len(self._trunk))]
             for part in (("policy", "value") if has_value else ("policy",))
         }
-        self.twin = None
-        if self._encoder.acts_without_torch:
-            value = self._layers("value") if has_value else []
-            self.twin = TwinLayers(body.activation, self._layers("policy"), value)
+        self.shapes = self._encoder.parameter_shapes()
+        for part, names in self.names.items():
+            outputs = head.size if part == "policy" else 1
+            widths = pairwise([self._encoder.num_features, *sizes, outputs])
+            for layer, shape in zip(names, widths, strict=True):
+                self.shapes[f"{layer}.weight"] = shape  # a trunk's are written twice
+                self.shapes[f"{layer}.bias"] = shape[1:]
 
-    def plain_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes by name, in order, of what gives the outputs itself (`Head.fold`)."""
-        shapes = self._encoder.parameter_shapes()
-        for part in self._branches:
-            outputs = self._head.size if part == "policy" else 1
-            widths = pairwise([self._encoder.num_features, *self._hidden_sizes, outputs])
-            for layer, shape in zip(self._layers(part), widths, strict=True):
-                shapes[f"{layer}.weight"] = shape  # a trunk's are written twice
-                shapes[f"{layer}.bias"] = shape[1:]
-        return shapes
+    @property
+    def twin(self) -> PerceptronLayers | None:
+        """Return the layers that NumPy computes; None: they act through torch."""
+        return self if self._encoder.acts_without_torch else None
 
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """See `Layers`."""
-        return self._head.learned_shapes(self.plain_shapes())
-
-    def initial_parameters(self, seed: int) -> dict[str, Array]:
-        """See `Layers`."""
-        is_orthogonal = self._body.initialization == "orthogonal"
+    def initial_parameters(
+        self, seed: int, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Array]:
+        """Return float32 arrays by name, of what is learned (`Head.learned_shapes`)."""
+        is_orthogonal = self._initialization == "orthogonal"
         generator = np.random.default_rng(seed if is_orthogonal else (seed, 0))
-        encoder = self._encoder.initial_parameters(generator)
-        rest = {name: x for name, x in self.parameter_shapes().items() if name not in encoder}
-        if is_orthogonal:
-            gains = {"policy": 0.01, "value": 1.0}
-            last = {f"{self._layers(part)[-1]}.weight": gains[part] for part in self._branches}
-            return {**encoder, **orthogonal_parameters(rest, generator, last)}
-        return {**encoder, **uniform_parameters(rest, generator)}
+        params = self._encoder.initial_parameters(generator)
+        rest = {name: shape for name, shape in shapes.items() if name not in params}
+        if not is_orthogonal:
+            return {**params, **uniform_parameters(rest, generator)}
+        gains = {"policy": 0.01, "value": 1.0}
+        last = {f"{names[-1]}.weight": gains[part] for part, names in self.names.items()}
+        return {**params, **orthogonal_parameters(rest, generator, last)}
 
     def outputs(
-        self, params: Mapping[str, Tensor], obs: Tensor, arithmetic: Arithmetic
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the head, (B, H), and the value, (B,), of parameters as `plain_shapes` has them.
+        self,
+        params: Mapping[str, Tensor],
+        obs: Tensor,
+        linear: Callable[[Tensor, Tensor, Tensor], Tensor],
+        tanh: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, ...]:
+        """Return the head, (B, H), and, where there is one, the value, (B,).
 
         Args:
-            params: float32, by name.
+            params: float32, by name, as `shapes` has them.
             obs: (B, *obs_shape).
-            arithmetic: the operations to compute by.
+            linear: of inputs, (B, D), a weight, (D, H), and a bias, (H,): (B, H).
+            tanh: where it is the activation.
         """
-        activation = arithmetic.activations[self._body.activation]
+        activation = tanh if self.activation == "tanh" else lambda x: x.relu()
 
-        def linear(layer: str, inputs: Tensor) -> Tensor:
-            return arithmetic.linear(inputs, params[f"{layer}.weight"], params[f"{layer}.bias"])
+        def layer(name: str, inputs: Tensor) -> Tensor:
+            return linear(inputs, params[f"{name}.weight"], params[f"{name}.bias"])
 
         features = self._encoder.features(params, obs)
-        for layer in self._trunk:
-            features = activation(linear(layer, features))
+        for name in self._trunk:
+            features = activation(layer(name, features))
         outputs: list[Tensor] = []
-        for layers in self._branches.values():
+        for names in self.names.values():
             hidden = features
-            for layer in layers[:-1]:
-                hidden = activation(linear(layer, hidden))
-            outputs.append(linear(layers[-1], hidden))
-        return outputs[0], outputs[1].squeeze(-1) if len(outputs) > 1 else None
+            for name in names[len(self._trunk) : -1]:
+                hidden = activation(layer(name, hidden))
+            outputs.append(layer(names[-1], hidden))
+        return outputs[0], *(value.squeeze(-1) for value in outputs[1:])
 
     def learned(
         self, precision: Precision, device: torch.device | str
-    ) -> Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor | None]]:
-        """See `Layers`."""
-        from hotloop.policies.layers import learning_arithmetic
+    ) -> Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, ...]]:
+        """Return what is differentiated: `outputs` of parameters and observations."""
+        from hotloop.ops.activations import tanh
+        from hotloop.policies.layers import linear
 
-        return partial(self.outputs, arithmetic=learning_arithmetic(precision))
+        return partial(self.outputs, linear=partial(linear, precision=precision), tanh=tanh)
 
     def torch_module(self) -> tuple[nn.Module, Mapping[str, Tensor]]:
-        """See `Layers`."""
+        """Return a new module that gives head, or head and value, and its parameters by name."""
         from hotloop.policies.layers import PerceptronModule
 
         module = PerceptronModule(self)
         return module, module.by_name
 
-    def _layers(self, part: str) -> list[str]:
-        """Return the names of all layers from the features to the `policy`'s or `value`'s last."""
-        return self._trunk + self._branches[part]
-
 
 def check_sizes(hidden_sizes: tuple[int, ...]) -> None:
-    """Refuse hidden layers without a width.
-
-    Raises:
-        ConfigError: there is one.
-    """
+    """Raise `ConfigError` where a hidden layer has no width."""
     if any(size < 1 for size in hidden_sizes):
         raise ConfigError(f"`hidden_sizes` must be positive, got {hidden_sizes}")

@@ -21,10 +21,7 @@ class TorchForward:
     Args:
         module: gives the head, or head and value, from observations.
         params: its parameters, by name.
-        obs_dtype: of observations where nothing scales them.
-
-    Attributes:
-        obs_dtype: the same.
+        obs_dtype: of observations where nothing scales them; also an attribute.
     """
 
     def __init__(self, module: nn.Module, params: Mapping[str, Tensor], obs_dtype: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
@@ -31,14 +31,8 @@ class TracedPolicy(nn.Module):
         if snapshot.obs_scale is not None:
             self._clip = float(snapshot.obs_scale.clip)
             self._keep(mean=snapshot.obs_scale.mean, std=snapshot.obs_scale.std)
-        self._spec = spec = network.action_spec
-        if spec.kind == "box":
-            for name in ("low", "high"):
-                bound = np.asarray(getattr(spec, name), np.float32).reshape(spec.shape)
-                self._keep(**{name: bound})
-        else:
-            starts = spec.start if spec.kind == "discrete" else spec.starts or 0
-            self._keep(starts=np.asarray(starts, np.int64))
+        self._shape = network.action_spec.shape
+        self._keep(**action_limits(network.action_spec))
         if self._head.action_scale is not None:
             centre, half = self._head.action_scale
             self._keep(action_centre=centre, action_half=half)  # `half` is a method
@@ -57,16 +51,16 @@ class TracedPolicy(nn.Module):
             mean, std = self.get_buffer("mean"), self.get_buffer("std")
             obs = ((obs.to(torch.float32) - mean) / std).clamp(-self._clip, self._clip)
         outputs = self._network(obs)
-        head, *value = (outputs,) if isinstance(outputs, Tensor) else outputs
+        head, *value = [outputs] if isinstance(outputs, Tensor) else outputs
         return self._action(head), head, *(x.reshape(-1) for x in value)
 
     def _action(self, head: Tensor) -> Tensor:
         mode = self._head.mode(head)
-        if self._spec.kind != "box":
-            return mode + self.get_buffer("starts")
+        if hasattr(self, "start"):
+            return mode + self.get_buffer("start")
         if self._head.action_scale is not None:
             mode = mode * self.get_buffer("action_half") + self.get_buffer("action_centre")
-        mode = mode.reshape(-1, *self._spec.shape)
+        mode = mode.reshape(-1, *self._shape)
         return torch.clamp(mode, self.get_buffer("low"), self.get_buffer("high"))
 
     def _keep(self, **arrays: Array) -> None:

@@ -7,13 +7,15 @@ without torch starts 2 s sooner and holds 200 MB less.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
+
+if TYPE_CHECKING:
+    from hotloop.policies.perceptrons import PerceptronLayers
 
 Activation = Literal["tanh", "relu"]
 
@@ -22,21 +24,6 @@ _ZERO = np.float32(0.0)
 # A bias that is broadcast costs 0.8 µs more to add to 8×64 than one as large. To many rows it costs
 # no more.
 _TILED_ROWS = 64
-
-
-@dataclass(frozen=True)
-class TwinLayers:
-    """The layers that NumPy computes, by name, from the observation to the outputs.
-
-    Attributes:
-        activation: after each layer but the last.
-        policy: of the policy's head.
-        value: of the value; none where there is no value function.
-    """
-
-    activation: Activation
-    policy: list[str]
-    value: list[str]
 
 
 class TwinForward:
@@ -48,21 +35,21 @@ class TwinForward:
 
     obs_dtype = _FLOAT32
 
-    def __init__(self, layers: TwinLayers) -> None:
-        self._layers = layers
-        self._policy = Perceptron(layers.activation)
-        self._value = Perceptron(layers.activation)
+    def __init__(self, layers: PerceptronLayers) -> None:
+        self._perceptrons = {
+            part: Perceptron(layers.activation, names) for part, names in layers.names.items()
+        }
+        self._policy = self._perceptrons["policy"]
 
     def load(self, snapshot: PolicySnapshot) -> None:
         """Compute with these parameters from now on (they are not copied)."""
-        self._policy.load(snapshot.params, self._layers.policy)
-        if self._layers.value:
-            self._value.load(snapshot.params, self._layers.value)
+        for perceptron in self._perceptrons.values():
+            perceptron.load(snapshot.params)
 
     def refresh(self) -> None:
         """Compute with what the parameters have become, which were changed in place."""
-        self._policy.refresh()
-        self._value.refresh()
+        for perceptron in self._perceptrons.values():
+            perceptron.refresh()
 
     def head(self, obs: Array, out: Array | None) -> Array:
         """Return the outputs: float32, (B, H), from (B, *obs_shape)."""
@@ -70,27 +57,32 @@ class TwinForward:
 
     def value(self, obs: Array) -> Array:
         """Return V(obs): float32, (B,), from (B, *obs_shape)."""
-        return self._value(obs, None)[:, 0]
+        return self._perceptrons["value"](obs, None)[:, 0]
 
 
 class Perceptron:
-    """Linear layers with an activation between them."""
+    """Linear layers with an activation between them.
 
-    def __init__(self, activation: Activation) -> None:
+    Args:
+        activation: after each layer but the last.
+        layers: names, from the observation to the output.
+    """
+
+    def __init__(self, activation: Activation, layers: list[str]) -> None:
+        self._layers = layers
         self._activate = np.tanh if activation == "tanh" else _relu
         self._num_rows = -1
         self._outputs: list[Array] = []
         self._capacity = 0  # rows that `_outputs` have room for
 
-    def load(self, params: Mapping[str, Array], layers: list[str]) -> None:
+    def load(self, params: Mapping[str, Array]) -> None:
         """Compute with these parameters from now on (they are not copied).
 
         Args:
             params: `<layer>.weight`, (inputs, outputs), and `<layer>.bias`, (outputs,).
-            layers: names, from the observation to the output.
         """
-        self._weights = [np.ascontiguousarray(params[f"{layer}.weight"]) for layer in layers]
-        self._biases = [params[f"{layer}.bias"] for layer in layers]
+        self._weights = [np.ascontiguousarray(params[f"{layer}.weight"]) for layer in self._layers]
+        self._biases = [params[f"{layer}.bias"] for layer in self._layers]
         self._obs_size = len(self._weights[0])
         self._num_rows = -1
 

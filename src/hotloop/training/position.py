@@ -72,7 +72,8 @@ class Position:
 
     def to_json(self) -> dict[str, Any]:
         """As values that `json.dumps` takes."""
-        return dataclasses.asdict(self)
+        parts = vars(self).items()  # asdict would copy all that is in them: 0.1 ms
+        return {name: vars(x) if dataclasses.is_dataclass(x) else x for name, x in parts}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Position:

@@ -36,6 +36,7 @@ class Reporter:
         self._on_report = on_report
         self._rollout: Rollout | None = None
         self._options: CollectionOptions | None = None
+        self._choice: dict[str, Any] | None = None
         self._progress = Progress(run.path, 0, None)
         self._trackers: Trackers | None = None
         self._num_dropped = 0
@@ -50,6 +51,7 @@ class Reporter:
     def watch(self, rollout: Rollout, options: CollectionOptions) -> None:
         """Keep the accounts of a rollout."""
         self._rollout, self._options = rollout, options
+        self._choice = self._run.choice
 
     def begin(
         self,
@@ -144,7 +146,7 @@ class Reporter:
 
     def keep_accounting(self) -> None:
         """Write what became of every transition, and what each worker did: `accounting.json`."""
-        choice = self._run.choice
+        choice = self._choice
         if self._rollout is None or not (self._has_workers or choice):
             return
         accounting = self._rollout.accounting()

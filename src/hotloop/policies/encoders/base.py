@@ -1,9 +1,10 @@
-"""The protocol of an encoder."""
+"""The base class of all encoders."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Encoder(Protocol):
+class Encoder(ABC):
     """A function of parameters and observations that gives F features.
 
     The policy and the value share it; so do critics. Nothing outside its methods imports torch.
@@ -26,20 +27,21 @@ class Encoder(Protocol):
     """
 
     num_features: int
-    acts_without_torch: bool
+    acts_without_torch = False
 
+    @abstractmethod
     def __init__(self, obs_spec: ObsSpec) -> None:
         """Raise `SpaceError` where it can't encode such observations."""
-        ...
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return shapes by name, in order; all names begin with `encoder.`."""
-        ...
+        return {}
 
     def initial_parameters(self, generator: np.random.Generator) -> dict[str, Array]:
         """Return float32 arrays by name, drawn from `generator`."""
-        ...
+        return {}
 
+    @abstractmethod
     def features(self, params: Mapping[str, Tensor], obs: Tensor) -> Tensor:
         """Return float32, (B, F).
 
@@ -47,4 +49,3 @@ class Encoder(Protocol):
             params: by name; those of the whole network.
             obs: (B, *obs_shape), float32, or uint8 where the environment gives bytes.
         """
-        ...

@@ -6,18 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import SpaceError
-from hotloop.types import Array
+from hotloop.policies.encoders.base import Encoder
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Flatten:
-    """All numbers of an observation, as float32; see `Encoder`."""
+class Flatten(Encoder):
+    """All numbers of an observation, as float32."""
 
     acts_without_torch = True
 
@@ -30,16 +28,7 @@ class Flatten:
             )
         self.num_features = math.prod(obs_spec.shape)
 
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """See `Encoder`: it has none."""
-        return {}
-
-    def initial_parameters(self, generator: np.random.Generator) -> dict[str, Array]:
-        """See `Encoder`: it has none."""
-        return {}
-
     def features(self, params: Mapping[str, Tensor], obs: Tensor) -> Tensor:
-        """See `Encoder`."""
         import torch
 
         return obs.flatten(1).to(torch.float32)

@@ -8,12 +8,11 @@ which process, changes nothing. What a policy explores by is part of it.
 from __future__ import annotations
 
 from hotloop.policies.heads.base import Exploration, Head
+from hotloop.policies.heads.bounded import Deterministic, SquashedGaussian
 from hotloop.policies.heads.categorical import Categorical, MultiCategorical
-from hotloop.policies.heads.deterministic import Deterministic
 from hotloop.policies.heads.dueling import Dueling
 from hotloop.policies.heads.gaussian import Gaussian
 from hotloop.policies.heads.greedy import Greedy
-from hotloop.policies.heads.squashed_gaussian import SquashedGaussian
 
 HEADS: dict[str, type[Head]] = {
     "categorical": Categorical,

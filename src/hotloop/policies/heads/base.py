@@ -41,8 +41,9 @@ class Exploration:
 class Head(ABC):
     """What turns outputs, (B, H), and noise, (B, K), into actions, (B, *action_shape).
 
-    It is a base class for its defaults: most heads learn, load and leave out nothing. What only
-    some heads can do has no default, and `LearnedNetwork` can do it where the head has the method:
+    It is a base class for its defaults: most heads learn, load and leave out nothing, and those of
+    one discrete action take the greatest output. What only some heads can do has no default, and
+    `LearnedNetwork` can do it where the head has the method:
 
     - `log_prob(outputs, noise, action)`, on NumPy: log π(action), (T, N), of a whole fragment;
     - `evaluate(params, outputs, action)`, in torch: log π(action) and the entropy, both (B,);
@@ -75,9 +76,15 @@ class Head(ABC):
     action_scale: tuple[Array, Array] | None = None
 
     def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
+        self.check(spec)
         self._spec = spec
         self._exploration = exploration or Exploration()
         self.size = num_action_values(spec)
+
+    @classmethod
+    def check(cls, spec: ActionSpec) -> None:
+        """Raise `SpaceError` where it can't give such actions."""
+        return
 
     # --- learned parameters ---------------------------------------------------------------------
 
@@ -120,15 +127,29 @@ class Head(ABC):
     def choose(self, outputs: Array, noise: Array, out: Array) -> None:
         """Draw actions into `out`."""
 
-    @abstractmethod
     def greedy(self, outputs: Array, out: Array) -> None:
         """Write the most probable actions into `out`."""
+        outputs.argmax(axis=1, out=out)
 
     # --- torch ----------------------------------------------------------------------------------
 
-    @abstractmethod
     def mode(self, outputs: Tensor) -> Tensor:
         """Return the most probable actions as `greedy` writes them; u where there is a scale."""
+        return outputs.argmax(1)
+
+
+def action_limits(spec: ActionSpec) -> dict[str, Array]:
+    """Return what turns chosen actions into the environment's.
+
+    Returns:
+        `low` and `high`, float32, action_shape, of continuous actions, which are clipped to them;
+        of discrete ones `start`, int64, () or (K,), which is added.
+    """
+    if spec.kind == "box":
+        bounds = {"low": spec.low, "high": spec.high}
+        return {name: np.asarray(x, np.float32).reshape(spec.shape) for name, x in bounds.items()}
+    start = spec.start if spec.kind == "discrete" else spec.starts or 0
+    return {"start": np.asarray(start, np.int64)}
 
 
 def num_action_values(spec: ActionSpec) -> int:

@@ -1,10 +1,10 @@
-"""Continuous actions within their bounds: what the heads that go through tanh share."""
+"""Continuous actions within their bounds: tanh of the outputs, or of draws from a Gaussian."""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0  # of a squashed Gaussian, as CleanRL bounds it
+
+
 class Bounded(Head):
     """Actions c + h · u, u = tanh(…) of the outputs.
 
@@ -26,14 +29,17 @@ class Bounded(Head):
     """
 
     def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
-        check_bounded(spec)
         super().__init__(spec, exploration)
-        self._num_actions = math.prod(spec.shape)
+        self._num_actions = self.size
         low, high = (np.asarray(bound, np.float64) for bound in (spec.low, spec.high))
         self._centre = ((low + high) / 2).astype(np.float32)
         self._half = ((high - low) / 2).astype(np.float32)
         self.action_scale = self._centre, self._half
         self._low, self._high = low.astype(np.float32), high.astype(np.float32)
+
+    @classmethod
+    def check(cls, spec: ActionSpec) -> None:
+        check_bounded(spec)
 
     def draw_noise(self, seed: int, **block: int) -> Array:
         """Return standard normal numbers, uniform ones in [−1, 1] at first, and which it is."""
@@ -57,16 +63,13 @@ class Bounded(Head):
         return not noise[0, -1]
 
     def choose(self, outputs: Array, noise: Array, out: Array) -> None:
-        """See `Head`."""
         numbers = noise[:, :-1]
         self._write(numbers if noise[0, -1] else self._explore(outputs, numbers), out)
 
     def greedy(self, outputs: Array, out: Array) -> None:
-        """See `Head`."""
         self._write(np.tanh(outputs[:, : self._num_actions]), out)
 
     def mode(self, outputs: Tensor) -> Tensor:
-        """See `Head`."""
         return outputs[:, : self._num_actions].tanh()
 
     @abstractmethod
@@ -82,12 +85,62 @@ class Bounded(Head):
         np.minimum(flat, self._high, out=flat)
 
 
-def check_bounded(spec: ActionSpec) -> None:
-    """Refuse actions that are not continuous and of finite, positive width.
+class SquashedGaussian(Bounded):
+    """Outputs are A means and as many raw log standard deviations, both before tanh."""
 
-    Raises:
-        SpaceError: they are not.
+    meaning = "squashed_gaussian"
+    description = "means before tanh, and as many numbers that say the spread"
+
+    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
+        super().__init__(spec, exploration)
+        self.size = 2 * self._num_actions
+
+    def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Return standard normal numbers."""
+        noise = super().draw_from(rng, shape)
+        noise[:, :-1] = rng.standard_normal((shape[0], self._num_actions), np.float32)
+        return noise
+
+    def _explore(self, outputs: Array, noise: Array) -> Array:
+        mean, raw = outputs[:, : self._num_actions], outputs[:, self._num_actions :]
+        return np.tanh(mean + np.exp(log_std_of(raw)) * noise)
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Head`; the density is that of u, whatever the bounds of the actions are."""
+        from hotloop.ops.activations import tanh
+        from hotloop.ops.distributions import squashed_gaussian
+
+        mean, raw = outputs.chunk(2, dim=-1)
+        return squashed_gaussian(mean, log_std_of(raw, tanh), noise)
+
+
+class Deterministic(Bounded):
+    """Outputs are actions before tanh; it explores by adding Gaussian noise after it."""
+
+    meaning = "deterministic"
+    description = "actions before tanh"
+
+    def _explore(self, outputs: Array, noise: Array) -> Array:
+        return np.tanh(outputs) + self._exploration.noise_std * noise
+
+    def act(self, outputs: Tensor) -> Tensor:
+        from hotloop.ops.activations import tanh
+
+        return tanh(outputs)
+
+
+def log_std_of(raw: Any, tanh: Callable[[Any], Any] = np.tanh) -> Any:
+    """Return the log standard deviation, in [−5, 2], from what the network says.
+
+    Args:
+        raw: an array, or a tensor; any shape.
+        tanh: of arrays or tensors.
     """
+    return LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (tanh(raw) + 1.0)
+
+
+def check_bounded(spec: ActionSpec) -> None:
+    """Raise `SpaceError` where actions are not continuous and of finite, positive width."""
     if spec.kind != "box":
         raise SpaceError(
             f"a continuous (box) action space is needed, got a {spec.kind} one: use "

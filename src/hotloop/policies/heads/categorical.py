@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class _Logits(Head):
-    """Logits: their argmax with Gumbel noise is a draw from their softmax."""
+class Categorical(Head):
+    """One discrete action: the argmax of logits and Gumbel noise is a draw from their softmax."""
 
     meaning = description = "logits"
-    _kind: str
+    _kind = "discrete"
 
-    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
-        if spec.kind != self._kind:
+    @classmethod
+    def check(cls, spec: ActionSpec) -> None:
+        if spec.kind != cls._kind:
             raise SpaceError(
-                f"{self._kind} actions are needed, got a {spec.kind} space of shape {spec.shape}: "
+                f"{cls._kind} actions are needed, got a {spec.kind} space of shape {spec.shape}: "
                 "leave the choice of the head to `actor_critic`"
             )
-        super().__init__(spec, exploration)
 
     def draw_noise(self, seed: int, **block: int) -> Array:
         """Return Gumbel noise."""
@@ -42,37 +42,20 @@ class _Logits(Head):
         return rng.gumbel(size=shape).astype(np.float32)
 
     def choose(self, outputs: Array, noise: Array, out: Array) -> None:
-        """See `Head`."""
         self.greedy(outputs + noise, out)
 
-
-class Categorical(_Logits):
-    """One discrete action."""
-
-    _kind = "discrete"
-
-    def greedy(self, outputs: Array, out: Array) -> None:
-        """See `Head`."""
-        outputs.argmax(axis=1, out=out)
-
     def log_prob(self, outputs: Array, noise: Array, action: Array) -> Array:
-        """See `Head`."""
         return _log_prob(outputs, action)
-
-    def mode(self, outputs: Tensor) -> Tensor:
-        """See `Head`."""
-        return outputs.argmax(1)
 
     def evaluate(
         self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """See `Head`."""
         from hotloop.ops import distributions
 
         return distributions.categorical(outputs, action)
 
 
-class MultiCategorical(_Logits):
+class MultiCategorical(Categorical):
     """Several independent discrete actions."""
 
     _kind = "multi_discrete"
@@ -82,19 +65,16 @@ class MultiCategorical(_Logits):
         self._segments = list(pairwise(np.cumsum((0, *spec.nvec)).tolist()))
 
     def greedy(self, outputs: Array, out: Array) -> None:
-        """See `Head`."""
         for k, (start, stop) in enumerate(self._segments):
             out[:, k] = outputs[:, start:stop].argmax(axis=1)
 
     def log_prob(self, outputs: Array, noise: Array, action: Array) -> Array:
-        """See `Head`."""
         total = np.zeros(outputs.shape[:-1], np.float32)
         for k, (start, stop) in enumerate(self._segments):
             total += _log_prob(outputs[..., start:stop], action[..., k])
         return total
 
     def mode(self, outputs: Tensor) -> Tensor:
-        """See `Head`."""
         import torch
 
         return torch.stack([part.argmax(1) for part in outputs.split(self._spec.nvec, 1)], 1)
@@ -102,7 +82,6 @@ class MultiCategorical(_Logits):
     def evaluate(
         self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """See `Head`."""
         from hotloop.ops import distributions
 
         return distributions.multi_categorical(outputs, action, self._spec.nvec)

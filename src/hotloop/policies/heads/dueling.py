@@ -45,7 +45,6 @@ class Dueling(Greedy):
         return {**learned, **dict(zip(_STREAMS, streams, strict=True))}
 
     def fold(self, params: dict[str, Any]) -> dict[str, Any]:
-        """See `Head`."""
         value_weight, value_bias, weight, bias = (params[name] for name in _STREAMS)
         last = f"policy.{_num_layers(params)}"
         centred = weight - weight.mean(1)[:, None]

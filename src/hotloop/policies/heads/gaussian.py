@@ -11,7 +11,7 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_normal
-from hotloop.policies.heads.base import Exploration, Head
+from hotloop.policies.heads.base import Head
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -26,20 +26,18 @@ class Gaussian(Head):
 
     meaning = description = "means"
 
-    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
+    @classmethod
+    def check(cls, spec: ActionSpec) -> None:
         if spec.kind != "box":
             raise SpaceError(
                 f"a continuous (box) action space is needed, got a {spec.kind} one: leave the "
                 "choice of the head to `actor_critic`"
             )
-        super().__init__(spec, exploration)
 
     def learned_shapes(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """See `Head`."""
         return {**shapes, _LOG_STD: (self.size,)}
 
     def load(self, params: Mapping[str, Array]) -> None:
-        """See `Head`."""
         self._log_std = params[_LOG_STD]
         self._std = np.exp(self._log_std)
 
@@ -52,13 +50,11 @@ class Gaussian(Head):
         return rng.standard_normal(shape, np.float32)
 
     def choose(self, outputs: Array, noise: Array, out: Array) -> None:
-        """See `Head`."""
         flat = out.reshape(outputs.shape)  # a view: `out` is one step of a fragment
         np.multiply(noise, self._std, out=flat)
         np.add(flat, outputs, out=flat)
 
     def greedy(self, outputs: Array, out: Array) -> None:
-        """See `Head`."""
         out.reshape(outputs.shape)[...] = outputs
 
     def log_prob(self, outputs: Array, noise: Array, action: Array) -> Array:
@@ -67,13 +63,11 @@ class Gaussian(Head):
         return -per_dimension.sum(axis=-1, dtype=np.float32)
 
     def mode(self, outputs: Tensor) -> Tensor:
-        """See `Head`."""
         return outputs
 
     def evaluate(
         self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """See `Head`."""
         from hotloop.ops import distributions
 
         return distributions.diagonal_gaussian(outputs, params[_LOG_STD], action.flatten(1))

@@ -9,7 +9,7 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_uniform
-from hotloop.policies.heads.base import EXPLORING, Exploration, Head
+from hotloop.policies.heads.base import EXPLORING, Head
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ class Greedy(Head):
     meaning = "action_values"
     description = "the value of each action"
 
-    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
+    @classmethod
+    def check(cls, spec: ActionSpec) -> None:
         if spec.kind != "discrete":
             raise SpaceError(
                 f"Q-learning takes the best of a number of discrete actions, got a {spec.kind} "
                 f"space of shape {spec.shape}: "
                 + ("use sac, td3 or ppo" if spec.kind == "box" else "use ppo")
             )
-        super().__init__(spec, exploration)
 
     def draw_noise(self, seed: int, **block: int) -> Array:
         """Return actions to take whatever the values are, or −1, and whether ε is 1; (T, N, 2)."""
@@ -60,7 +60,6 @@ class Greedy(Head):
         return not noise[0, 1] and (len(noise) > 1 or noise[0, 0] < 0)
 
     def choose(self, outputs: Array, noise: Array, out: Array) -> None:
-        """See `Head`."""
         if not self.is_needed(noise):
             out[...] = noise[:, 0]
             return
@@ -69,14 +68,5 @@ class Greedy(Head):
             explores = noise[:, 0] >= 0
             np.copyto(out, noise[:, 0], where=explores, casting="unsafe")
 
-    def greedy(self, outputs: Array, out: Array) -> None:
-        """See `Head`."""
-        outputs.argmax(axis=1, out=out)
-
-    def mode(self, outputs: Tensor) -> Tensor:
-        """See `Head`."""
-        return outputs.argmax(1)
-
     def values(self, outputs: Tensor) -> Tensor:
-        """See `Head`."""
         return outputs
