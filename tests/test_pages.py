@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def test_python_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
         file = re.match(r"# (\w+\.py)\n", block)
         if file:  # a file that later blocks import
             Path(file[1]).write_text(block)
+            monkeypatch.delitem(sys.modules, file[1].removesuffix(".py"), raising=False)
         else:
             exec(compile(block, page.name, "exec"), names)
     timing.stop()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import traceback
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,21 @@ def name_of(named: Any) -> str:
     The names of those that can't be imported by them (lambdas, functions in functions, partials)
     have a `<` in them.
     """
-    if hasattr(named, "__qualname__") and hasattr(named, "__module__"):
-        return f"{named.__module__}:{named.__qualname__}"
-    return f"{type(named).__module__}:<{type(named).__qualname__}>"
+    if isinstance(named, partial):
+        module, _, name = name_of(named.func).rpartition(":")
+        return f"{module}:<partial {name}>"
+    if not (hasattr(named, "__qualname__") and hasattr(named, "__module__")):
+        return f"{type(named).__module__}:<{type(named).__qualname__}>"
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def importable(module: str) -> str:
+    """Return the name that a module is imported by: of a script, what it is called as a module."""
+    main = sys.modules.get("__main__")
+    if module != "__main__" or main is None:
+        return module
+    spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return spec.name if spec is not None else Path(path).stem if path else module
 
 
 def describe_exception(error: BaseException, *, skip: tuple[str, ...] = ()) -> str:

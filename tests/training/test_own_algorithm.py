@@ -15,7 +15,7 @@ from hotloop.algorithms import find, ppo
 from hotloop.cli import main
 from hotloop.errors import CheckpointError, ConfigError, UnknownNameError
 from hotloop.runs import RunDirectory
-from hotloop.training import OffPolicy, OnPolicy
+from hotloop.training import OffPolicy, OnPolicy, Update
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-an-algorithm.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -199,6 +199,51 @@ def test_a_state_without_the_parameters_that_act():
     fails("acting network's parameters as `policy`", acting="policy")
 
 
+def test_an_algorithm_is_found_again_by_where_it_is_declared():
+    module = reinforce()
+    assert module.algorithm.reference == "my_reinforce:algorithm"
+    assert importlib.import_module("my_a2c").algorithm.reference == "my_a2c:algorithm"
+    assert ppo.algorithm.reference == "ppo"
+    # One that stands nowhere is never taken for the one that it was made from.
+    assert dataclasses.replace(ppo.algorithm, update=module.update).reference == (
+        "hotloop.algorithms.ppo:<ppo>"
+    )
+
+
+def test_another_algorithms_configuration():
+    with pytest.raises(
+        ConfigError, match=r"must be a my_reinforce\.Config, got a hotloop.*ppo\.Con"
+    ):
+        reinforce().algorithm.train(ppo.Config())
+
+
+def test_an_option_that_the_config_does_not_have():
+    parts = {"updates": (Update(function=reinforce().update, every="policy_frequenzy"),)}
+    names = ("name", "config", "networks", "init", "hyper")
+    common = {name: getattr(reinforce().algorithm, name) for name in names}
+    with pytest.raises(ConfigError, match="names an option `policy_frequenzy`"):
+        OffPolicy(**common, **parts)
+    with pytest.raises(ConfigError, match="at least one `Update"):
+        OffPolicy(**common, updates=(reinforce().update,))
+
+
+def test_workers_that_auto_chooses_never_need_weights():
+    assert reinforce().algorithm.uneven == "barrier"
+    assert ppo.algorithm.uneven == "variable"
+
+
+def test_noise_is_given_where_it_is_asked_for():
+    shapes = []
+
+    def update(state, batch, noise, hyper, *, nets, config):
+        shapes.append(tuple(noise.shape))
+        return {"loss": noise.mean() + state.params.sum()}
+
+    algorithm, config = changed(update=update, has_noise=True)
+    algorithm.train(config)
+    assert set(shapes) == {(32, 1)}
+
+
 def test_a_batch_without_weights_can_not_be_uneven():
     fails(
         "has no `weight`: add the field",
@@ -237,13 +282,24 @@ def test_a_run_is_resumed_by_its_own_algorithm_alone():
         ppo.train(config, resume_from="run")
 
 
-def test_a_checkpoint_from_before_the_contract_is_refused():
+def train_on(run):
+    module = reinforce()
+    return module.algorithm.train(module.Config(total_timesteps=9_000), resume_from=run)
+
+
+def test_a_checkpoint_from_before_the_contract_is_refused(capsys):
     train()
     path = Path("run/checkpoints/last/state.json")
     state = json.loads(path.read_text())
     path.write_text(json.dumps({**state, "checkpoint_version": 2}))
-    with pytest.raises(CheckpointError, match="version 2, this hotloop reads 3: train anew"):
-        last("run")
+    config = json.loads(Path("run/config.json").read_text())
+    config["config"]["anneal_learning_rate"] = True  # an option of that time
+    Path("run/config.json").write_text(json.dumps(config))
+    for read in (lambda: last("run"), lambda: train_on("run")):
+        with pytest.raises(CheckpointError, match="version 2, this hotloop reads 3: train anew"):
+            read()
+    assert main(["resume", "run", "--total-timesteps", "4000"]) == 1
+    assert "version 2, this hotloop reads 3" in capsys.readouterr().err
 
 
 def test_a_device_that_is_not_there():

@@ -245,5 +245,6 @@ algorithm = OnPolicy(
     prepare=prepare,
     update=update,
     active="active",
+    is_weighted=True,
 )
 train = algorithm.train

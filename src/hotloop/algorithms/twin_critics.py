@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hotloop import kernel
 from hotloop.envs import Spaces
+from hotloop.errors import ConfigError
+from hotloop.importing import name_of
 from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
 from hotloop.ops.products import Precision, warn_of_slow
 from hotloop.policies import actor, critics
@@ -55,6 +57,16 @@ class TwinCriticOptions(Options):
     """Of the matrix products; bfloat16 is faster where the CPU has instructions for it."""
     torch_threads: Count = field(default_factory=available_threads)
     """Cores for the update; by default all there are, up to 4."""
+
+    layer_options: ClassVar = ("activation",)  # critics have the same hidden layers
+
+    def check(self) -> None:
+        """Refuse options of critics that a critic of one's own takes no notice of."""
+        if self.critic_network is not None and self.layer_norm:
+            raise ConfigError(
+                f"`critic_network` ({name_of(self.critic_network)}) has layers of its own: leave "
+                "`layer_norm` out, or normalise them there"
+            )
 
 
 def make_networks(config: Any, spaces: Spaces, head: str, device: torch.device) -> Networks:

@@ -46,7 +46,9 @@ def run(args: list[str]) -> int:
     from hotloop.runs import RunDirectory
     from hotloop.training.options import from_stored
 
-    stored = RunDirectory.open(options.run).config
+    directory = RunDirectory.open(options.run)
+    directory.checkpoints.check_version(options.checkpoint)
+    stored = directory.config
     name = stored["algorithm"]
     if ":" not in name and name not in ALGORITHMS:
         raise ConfigError(

@@ -22,7 +22,7 @@ from hotloop.errors import (
     UnknownNameError,
     nearest,
 )
-from hotloop.importing import describe_exception
+from hotloop.importing import describe_exception, name_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -172,13 +172,7 @@ def environment_name(env: str | EnvFactory) -> str:
     A factory that can be imported by that name can be made again by it; the names of those that
     can't (lambdas, functions in functions, partials) have a `<` in them.
     """
-    if isinstance(env, str):
-        return env
-    if isinstance(env, functools.partial):
-        module, _, name = environment_name(env.func).rpartition(":")
-        return f"{module}:<partial {name}>"
-    named = env if hasattr(env, "__qualname__") and hasattr(env, "__module__") else type(env)
-    return f"{named.__module__}:{named.__qualname__}"
+    return env if isinstance(env, str) else name_of(env)
 
 
 def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""How an update runs: eager, or compiled as one graph; and which of them is worth it."""
+"""Execution of an update: eager, or compiled as one graph; and which of them is worth it."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from hotloop.policies.parameters import ParameterLayout
 class Publisher:
     """Copies the acting network's parameters to host memory that stays where it is.
 
-    Who acts reads that copy alone. From a GPU the copy is one asynchronous transfer into pinned
-    memory; from the CPU it is one copy of the flat vector, 4 µs for 290 KB.
+    Who acts reads that copy alone. From a GPU it is one transfer into pinned memory, which the
+    caller waits for; from the CPU one copy of the flat vector.
 
     Args:
         layout: where each parameter stands in the flat vector.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hotloop.errors import CheckpointError
+from hotloop.errors import CheckpointError, ConfigError
 from hotloop.types import Array
 
 Tree = TypeVar("Tree")
@@ -92,7 +92,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif dataclasses.is_dataclass(value):
         yield from ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
     else:
-        raise TypeError(
+        raise ConfigError(
             f"a state must hold tensors, dataclasses, tuples and dictionaries of them, got a "
             f"{type(value).__name__}: keep other values in the configuration or in the networks"
         )

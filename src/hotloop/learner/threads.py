@@ -1,4 +1,4 @@
-"""How many cores torch and NumPy use, and only for as long as a learner runs."""
+"""Limits on the threads of torch and NumPy, for as long as a learner runs."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ class BoundUpdate:
                 f"must give the same metrics each time, first {list(self.names)}, then "
                 f"{list(metrics)}: give every one of them always, 0 where it has no meaning"
             )
+        self._check_metrics(metrics)
         row = torch.stack([x.detach().to(torch.float32) for x in metrics.values()])
         return row if more is None else (row, more.detach())
 
@@ -83,12 +84,7 @@ class BoundUpdate:
                 "must return its metrics, a dictionary of 0-d tensors by name, got "
                 f"{_outline(metrics)}: return at least the loss"
             )
-        for name, value in metrics.items():
-            if not isinstance(value, Tensor) or value.ndim:
-                raise self._broken(
-                    f"must return 0-d tensors as metrics, but `{name}` is {_outline(value)}: "
-                    "take its mean"
-                )
+        self._check_metrics(metrics)
         after = tensors(state)
         for name, tensor in before.items():
             if after.get(name) is not tensor or (tensor.shape, tensor.dtype) != shapes[name]:
@@ -102,6 +98,14 @@ class BoundUpdate:
                 f"{_outline(more)}: leave it out"
             )
         self.names = tuple(metrics)
+
+    def _check_metrics(self, metrics: Mapping[str, Any]) -> None:
+        for name, value in metrics.items():
+            if not isinstance(value, Tensor) or value.ndim:
+                raise self._broken(
+                    f"must return 0-d tensors as metrics, but `{name}` is {_outline(value)}: "
+                    "take its mean"
+                )
 
     def _broken(self, what: str) -> ConfigError:
         return ConfigError(f"the {self.execution.name} {what}")

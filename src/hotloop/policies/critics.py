@@ -13,7 +13,7 @@ import numpy as np
 
 from hotloop.envs.spaces import ActionSpec, ObsSpec, Spaces
 from hotloop.errors import ConfigError
-from hotloop.policies.encoders import ENCODERS, Encoder
+from hotloop.policies.encoders import ENCODERS, Encoder, choose_encoder
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.initialization import uniform_parameters
@@ -91,7 +91,7 @@ class StackedCritics(Critics):
             arXiv:1607.06450).
     """
 
-    encoder: str = "flatten"
+    encoder: str
     hidden_sizes: tuple[int, ...]
     layer_norm: bool = False
 
@@ -236,4 +236,7 @@ def critics(
     common = {"obs_spec": spaces.obs_spec, "action_spec": spaces.action_spec, "count": count}
     if module is not None:
         return ModuleCritics(**common, body=find_module(module))
-    return StackedCritics(**common, hidden_sizes=hidden_sizes, layer_norm=layer_norm)
+    encoder = choose_encoder(spaces.obs_spec)
+    return StackedCritics(
+        **common, encoder=encoder, hidden_sizes=hidden_sizes, layer_norm=layer_norm
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.envs.spaces import ActionSpec, ObsSpec, Spaces
 from hotloop.errors import CheckpointError, HotloopError, MissingExtraError, SpaceError
+from hotloop.policies.encoders import choose_encoder
 from hotloop.policies.heads import HEADS, Exploration, Head
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.modules import Module, find_module
@@ -163,16 +164,21 @@ def actor_critic(
         SpaceError: the spaces are empty, or observations are images and there is no `module`.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `module` can't be used.
     """
-    layers = Perceptrons(
-        hidden_sizes=hidden_sizes,
-        activation=activation,
-        shared_trunk=shared_trunk,
-        initialization="orthogonal",
+    body = (
+        find_module(module)
+        if module is not None
+        else Perceptrons(
+            encoder=choose_encoder(spaces.obs_spec),
+            hidden_sizes=hidden_sizes,
+            activation=activation,
+            shared_trunk=shared_trunk,
+            initialization="orthogonal",
+        )
     )
     return Network(
         obs_spec=spaces.obs_spec,
         action_spec=spaces.action_spec,
-        body=layers if module is None else find_module(module),
+        body=body,
         head=_HEAD_OF_ACTIONS[spaces.action_spec.kind],
         has_value=True,
     )
@@ -200,11 +206,20 @@ def actor(
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `head` or `module` can't be
             used.
     """
-    layers = Perceptrons(hidden_sizes=hidden_sizes, activation=activation, initialization="uniform")
+    body = (
+        find_module(module)
+        if module is not None
+        else Perceptrons(
+            encoder=choose_encoder(spaces.obs_spec),
+            hidden_sizes=hidden_sizes,
+            activation=activation,
+            initialization="uniform",
+        )
+    )
     return Network(
         obs_spec=spaces.obs_spec,
         action_spec=spaces.action_spec,
-        body=layers if module is None else find_module(module),
+        body=body,
         head=head,
         has_value=False,
     )

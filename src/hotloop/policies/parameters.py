@@ -45,11 +45,6 @@ class ParameterLayout:
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
 
-    def to_numpy(self, flat: Tensor) -> dict[str, Array]:
-        """Return copies by name, which later updates leave alone."""
-        copied = flat.detach().to("cpu", copy=True)
-        return {name: part.numpy() for name, part in self.unpack(copied).items()}
-
     def views(self, flat: Tensor) -> dict[str, Array]:
         """Return arrays by name in the tensor's own memory: they change with it."""
         return {name: part.numpy() for name, part in self.unpack(flat.detach()).items()}

@@ -122,6 +122,24 @@ class Checkpoints:
         usable = [path for path in present if (path / "state.json").is_file()]
         return [path.name for path in sorted(usable, key=lambda path: not path.is_symlink())]
 
+    def check_version(self, name: str = "last") -> None:
+        """Refuse a checkpoint of another version; one that is not there is left to `load`.
+
+        Raises:
+            CheckpointError: says which version it has, and what to do.
+        """
+        target = self._find(name)
+        try:
+            version = json.loads((target / "state.json").read_text())["checkpoint_version"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if version != CHECKPOINT_VERSION:
+            advice = "upgrade hotloop" if version > CHECKPOINT_VERSION else "train anew"
+            raise CheckpointError(
+                f"{target} has checkpoint version {version}, this hotloop reads "
+                f"{CHECKPOINT_VERSION}: {advice}, or take the hotloop that wrote it"
+            )
+
     def load(self, name: str = "last") -> Checkpoint:
         """Read a checkpoint back.
 
@@ -209,15 +227,10 @@ class Checkpoints:
                 f"{self.path.parent} has no checkpoint '{name}'; it has "
                 f"{present or 'none: the run ended before it saved one'}"
             )
+        self.check_version(name)
         try:
             state = json.loads((target / "state.json").read_text())
-            version = state.pop("checkpoint_version")
-            if version != CHECKPOINT_VERSION:
-                advice = "upgrade hotloop" if version > CHECKPOINT_VERSION else "train anew"
-                raise CheckpointError(
-                    f"{target} has checkpoint version {version}, this hotloop reads "
-                    f"{CHECKPOINT_VERSION}: {advice}, or take the hotloop that wrote it"
-                )
+            state.pop("checkpoint_version")
             network = state.pop("network")
             params = load_file(target / "policy.safetensors")
             mean, std, clip = (params.pop(f"obs_scale.{name}", None) for name in _SCALE)

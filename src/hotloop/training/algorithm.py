@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ import torch
 
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
+from hotloop.importing import importable
 from hotloop.learner import Learner, UpdateRule
 from hotloop.policies import Network
 from hotloop.policies.learned import LearnedNetwork
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):
-    """What the declarations of on-policy and off-policy algorithms have in common.
+    """The parts that on-policy and off-policy algorithms have in common.
 
     Attributes:
         name: in the field's words; run directories are called by it.
@@ -55,6 +57,12 @@ class Algorithm(ABC):
                     f"the algorithm '{self.name}' must have `{name}`, a function, got "
                     f"{getattr(self, name)!r}: see `{type(self).__name__}`"
                 )
+        for name in self._options():
+            if name not in {field.name for field in dataclasses.fields(self.config)}:
+                raise ConfigError(
+                    f"the algorithm '{self.name}' names an option `{name}` that its Config does "
+                    "not have: add it, or name another one"
+                )
 
     @abstractmethod
     def run(self, training: Training) -> Result:
@@ -71,6 +79,10 @@ class Algorithm(ABC):
 
     def _functions(self) -> tuple[str, ...]:
         """Names of the functions that this kind of algorithm needs besides."""
+        return ()
+
+    def _options(self) -> tuple[str, ...]:
+        """Names of options that the declaration refers to."""
         return ()
 
     def train(
@@ -95,18 +107,23 @@ class Algorithm(ABC):
 
     @property
     def reference(self) -> str:
-        """What `hotloop.algorithms.find` finds it again by: `ppo`, or `module:attribute`."""
-        module = self.config.__module__
-        if module.startswith("hotloop.algorithms."):
-            return self.name
-        held = vars(sys.modules[module]).items()
-        attribute = next((name for name, value in held if value is self), self.name)
-        if module == "__main__":  # a script: found again by its file's name
-            module = Path(getattr(sys.modules[module], "__file__", None) or "__main__").stem
-        return f"{module}:{attribute}"
+        """Return what `hotloop.algorithms.find` finds it by: `ppo`, or `module:attribute`.
+
+        Of one that is no module's attribute it is a name with a `<` in it.
+        """
+        parts = (getattr(self, field.name) for field in dataclasses.fields(self))
+        modules = dict.fromkeys(getattr(part, "__module__", None) for part in parts)
+        for module in filter(None, [*modules, "__main__"]):
+            held = vars(sys.modules[module]).items() if module in sys.modules else ()
+            attribute = next((name for name, value in held if value is self), None)
+            if attribute is not None and module == f"hotloop.algorithms.{self.name}":
+                return self.name
+            if attribute is not None:
+                return f"{importable(module)}:{attribute}"
+        return f"{importable(self.config.__module__)}:<{self.name}>"
 
     def acting_network(self, config: Any, spaces: Spaces) -> Network:
-        """What acts in environments with such spaces, without parameters."""
+        """Return what acts in environments with such spaces, without parameters."""
         return acting(self.networks(config, spaces, torch.device("cpu"))).network
 
     def make_learner(
@@ -183,10 +200,10 @@ def hyper_of(kind: Any, config: Any) -> Any:
 
 
 def acting(nets: Any) -> LearnedNetwork:
-    """The network that acts among those that are learned."""
+    """Return the network that acts among those that are learned."""
     return getattr(nets, "policy", nets)
 
 
 def joined_arrays(parts: Sequence[Callable[[], Mapping[str, Array]]]) -> dict[str, Array]:
-    """All arrays of a checkpoint; only put together if it is saved."""
+    """Return all arrays of a checkpoint; only put together if it is saved."""
     return {name: array for part in parts for name, array in part().items()}

@@ -86,12 +86,17 @@ class OffPolicy(Algorithm):
     target_interval: str = "target_interval"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.updates:
+        if not self.updates or not all(isinstance(one, Update) for one in self.updates):
             raise ConfigError(
-                f"the algorithm '{self.name}' must have an update, got none: give `updates` at "
-                "least one `Update`"
+                f"the algorithm '{self.name}' must have an update, got {list(self.updates) or 'none'}: give "
+                "`updates` at least one `Update(function=…)`"
             )
+        super().__post_init__()
+
+    def _options(self) -> tuple[str, ...]:
+        counts = [name for update in self.updates for name in (update.every, update.times)]
+        counts += [] if self.move_targets is None else [self.target_interval]
+        return tuple(name for name in counts if name is not None)
 
     @property
     def uneven(self) -> Schedule:
@@ -158,6 +163,7 @@ class OffPolicy(Algorithm):
                         iteration=iteration,
                         num_updates=learner.num_updates,
                         num_moves=rounds.num_moves,
+                        device=str(learner.device),
                         random=learner.random_state(),
                         rollout=state.position(),
                         replay=rounds.position,

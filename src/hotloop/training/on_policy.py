@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,10 +33,12 @@ class OnPolicy(Algorithm):
     Attributes:
         prepare: `prepare(fragment, hyper, config)` gives a NamedTuple of arrays, (T, N, …), with
             `hyper` as floats: what is learned from a fragment. Rewards are normalized already where
-            that is asked for. `obs` is scaled as the policy saw it. A field `weight` is filled in,
-            (B,), where environments took different numbers of steps.
+            that is asked for. `obs` is scaled as the policy saw it.
         update: `update(state, batch, noise, hyper, *, nets, config)` makes a step in place, with
             the rows of a minibatch as tensors, (B, …), and gives metrics, 0-d tensors by name.
+        is_weighted: whether the batch has a field `weight`, float32, (B,), which is filled in where
+            environments took different numbers of steps: the losses of rows are multiplied by it.
+        has_noise: whether an update is given standard normal numbers, (B, A); else None.
         active: the state's field, bool, 0-d, that an update turns False where those that follow in
             this iteration are to change nothing; None: there is none.
     """
@@ -43,6 +46,8 @@ class OnPolicy(Algorithm):
     prepare: Callable[..., Any] | None = None
     update: Callable[..., Any] | None = None
     active: str | None = None
+    is_weighted: bool = False
+    has_noise: bool = False
 
     def _functions(self) -> tuple[str, ...]:
         return ("prepare", "update")
@@ -50,10 +55,16 @@ class OnPolicy(Algorithm):
     @property
     def uneven(self) -> Schedule:
         """See `Algorithm`."""
-        return "variable"
+        return "variable" if self.is_weighted else "barrier"
 
     def collection_options(self, config: Any) -> CollectionOptions:
         """See `Algorithm`."""
+        if config.schedule == "variable" and not self.is_weighted:
+            raise ConfigError(
+                f"`schedule` 'variable' weighs rows, and the batch of '{self.name}' has no "
+                "`weight`: add the field, multiply the loss of each row by it and declare "
+                "`is_weighted`, or choose 'barrier'"
+            )
         return CollectionOptions(
             num_steps=config.num_steps,
             seed=config.seed,
@@ -69,10 +80,12 @@ class OnPolicy(Algorithm):
             nets = self.networks(config, envs, training.device)
             network = acting(nets).network
             assert self.update is not None
+            update = partial(self.update, nets=nets, config=config)
+            noise = (config.minibatch_size, math.prod(envs.action_spec.shape))
             learner = self.make_learner(
                 config,
                 nets,
-                [UpdateRule(function=partial(self.update, nets=nets, config=config))],
+                [UpdateRule(function=update, noise_shape=noise if self.has_noise else None)],
                 device=training.device,
                 stream=1,
                 num_batches=config.num_updates,
@@ -109,9 +122,12 @@ class OnPolicy(Algorithm):
             with span("prepare"):
                 for fragment in fragments:
                     normalizer.update(fragment)
-                batch = self._batch(fragments, normalizer, policy, learner, config)
+                fields, batch = self._batch(fragments, normalizer, policy, learner, config)
             with span("update"):
                 metrics = self._learn(batch, learner, config)
+            if "value" in fields and "returns" in fields:
+                told = explained_variance(fields["value"], fields["returns"])
+                metrics["explained_variance"] = told
             with span("publish"):
                 snapshot = learner.publish(iteration, normalizer.obs_scale)
                 rollout.publish(snapshot)
@@ -121,6 +137,7 @@ class OnPolicy(Algorithm):
                     timesteps=state.num_transitions,
                     iteration=iteration,
                     num_updates=learner.num_updates,
+                    device=str(learner.device),
                     random=learner.random_state(),
                     rollout=state.position(),
                 )
@@ -141,8 +158,8 @@ class OnPolicy(Algorithm):
         policy: ActingPolicy,
         learner: Learner,
         config: Any,
-    ) -> Any:
-        """What is learned from fragments, as tensors on the device, (Σ T·N, …)."""
+    ) -> tuple[dict[str, Array], Any]:
+        """Return what is learned from fragments, (Σ T·N, …): arrays, and tensors on the device."""
         assert self.prepare is not None
         prepared = []
         for fragment in fragments:
@@ -155,23 +172,16 @@ class OnPolicy(Algorithm):
         if "obs" in fields:
             fields["obs"] = policy.scaled(fields["obs"])
         if config.schedule == "variable":
-            if "weight" not in kind._fields:
-                raise ConfigError(
-                    f"`schedule` 'variable' weighs rows, and the batch of '{self.name}' has no "
-                    "`weight`: add the field and multiply the loss of each row by it, or choose "
-                    "'barrier'"
-                )
             fields["weight"] = environment_weights(fragments)
         tensors = {name: torch.from_numpy(x).to(learner.device) for name, x in fields.items()}
-        return kind(**tensors)
+        return fields, kind(**tensors)
 
     def _learn(self, batch: Any, learner: Learner, config: Any) -> dict[str, float]:
-        """All passes over a batch.
+        """Make all passes over a batch.
 
         Returns:
             The update's metrics, each the mean over the minibatches whose step counted;
-            `num_updates`, how many did; what of `Hyper` has a schedule; `explained_variance`, of
-            algorithms with a value.
+            `num_updates`, how many did; what of `Hyper` has a schedule.
 
         Raises:
             NonFiniteUpdate: a metric or the state was NaN or infinite.
@@ -210,9 +220,6 @@ class OnPolicy(Algorithm):
         rows = rows[taken]
         metrics = dict(zip(names, rows.mean(0).tolist(), strict=True))
         metrics |= {"num_updates": float(len(rows)), **learner.hyper.reported()}
-        if "value" in batch._fields and "returns" in batch._fields:
-            value, returns = batch.value.cpu().numpy(), batch.returns.cpu().numpy()
-            metrics["explained_variance"] = explained_variance(value, returns)
         return metrics
 
 

@@ -53,6 +53,7 @@ class Position:
         iteration: number of the last whole iteration.
         num_updates: batches learned from.
         num_moves: of target networks that move by transitions.
+        device: where the updates ran.
         random: the learner's random states.
         rollout: of the environments.
         replay: of an algorithm that learns from replay.
@@ -64,6 +65,7 @@ class Position:
     iteration: int
     num_updates: int
     num_moves: int = 0
+    device: str
     random: dict[str, Any] = field(repr=False)
     rollout: RolloutPosition = field(repr=False)
     replay: ReplayPosition | None = None

@@ -72,6 +72,7 @@ def reopen(
             f"{folder} is a run on '{stored['env_id']}', got '{env}': resume it with that "
             "environment, or train anew"
         )
+    run.checkpoints.check_version(name)
     choice = run.choice
     if choice is not None:
         asked = choice["asked"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.envs import environment_name
-from hotloop.errors import NonFiniteError, NonFiniteUpdate
+from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts import Rollout
@@ -71,6 +71,12 @@ def train(
     The process's timing goes to the run directory from here to the end; a recording that the caller
     started ends, and `timing.start` begins a new one afterwards.
     """
+    if not isinstance(config, algorithm.config):
+        raise ConfigError(
+            f"the configuration of '{algorithm.name}' must be a {algorithm.config.__module__}."
+            f"{algorithm.config.__qualname__}, got a {type(config).__module__}."
+            f"{type(config).__qualname__}: make one of that class"
+        )
     if network is not None:
         config = dataclasses.replace(config, network=network)
     environment = config.env_id if env is None else env
@@ -164,6 +170,11 @@ class Training:
                     "can't be replayed, and new ones began"
                 )
             told += "".join(f"; {note}" for note in notes)
+            if str(learner.device) != resumed.position.device:
+                told += (
+                    f"; updates run on {learner.device} now and not on {resumed.position.device}, "
+                    "which gives other numbers"
+                )
             old_total = self._run.config["config"]["total_timesteps"]
             if old_total != config.total_timesteps:
                 told += (

@@ -60,8 +60,8 @@ class TaskOptions(Options):
     """N, environments side by side."""
     torch_threads: Count = 1
     """Cores for the update; tiny networks are slower on two than on one."""
-    device: Annotated[Device, MAY_CHANGE] = "auto"
-    """Where networks are updated: auto, cpu, cuda or cuda:0, cuda:1, …"""
+    device: Annotated[Device, MAY_CHANGE] = "cpu"
+    """Where networks are updated: cpu, cuda, cuda:1, …; auto: a GPU where torch sees one."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Run the updates as compiled graphs, several times as fast once they are compiled; auto: where
     the run is long enough to gain by it."""
@@ -173,13 +173,14 @@ class NetworkOptions(Options):
             return
         defaults = {one.name: one.default for one in fields(self)}
         given = {name: getattr(self, name) for name in self.layer_options}
-        given["hidden_sizes"] = tuple(self.hidden_sizes)
+        given = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
         if any(value != defaults[name] for name, value in given.items()):
-            *first, last = (f"`{name}`" for name in given)
+            names = [f"`{name}`" for name in given]
+            listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
             network = self.network if isinstance(self.network, str) else name_of(self.network)
             raise ConfigError(
-                f"`network` ({network}) has layers of its own: leave {', '.join(first)} and {last} "
-                "out, or leave `network` out"
+                f"`network` ({network}) has layers of its own: leave {listed} out, or leave "
+                "`network` out"
             )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from hotloop.errors import ConfigError
-from hotloop.importing import name_of
+from hotloop.importing import importable, name_of
 from hotloop.ops.schedules import as_schedule
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import may_change, scheduled
@@ -25,11 +25,17 @@ def to_json(config: Any) -> dict[str, Any]:
         if options[name] is not None:
             schedule = as_schedule(options[name])
             options[name] = schedule(0.0) if schedule.is_constant else str(schedule)
-    return json.loads(json.dumps(options, default=name_of))
+    return json.loads(json.dumps(options, default=_importable_name))
+
+
+def _importable_name(named: Any) -> str:
+    """Return a name that a class or function of a script is found by, too."""
+    module, _, name = name_of(named).partition(":")
+    return f"{importable(module)}:{name}"
 
 
 def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyConfig:
-    """Return a configuration that `to_json` made, made again.
+    """Return the configuration that `to_json` wrote.
 
     Raises:
         ConfigError: it has an option that this version does not know, or a value that is wrong.
@@ -43,13 +49,7 @@ def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyCon
             f"({', '.join(unknown)}): resume with the version that it names"
         )
     tuples = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
-    config = config_class(**{**stored, **tuples})
-    schedules = {
-        name: as_schedule(getattr(config, name))
-        for name in scheduled(config_class)
-        if isinstance(getattr(config, name), str)
-    }
-    return replace(config, **schedules)  # pyright: ignore[reportArgumentType]
+    return config_class(**{**stored, **tuples})
 
 
 def changed_fields(config: Any, stored: dict[str, Any]) -> list[str]:
