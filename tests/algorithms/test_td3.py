@@ -168,7 +168,7 @@ def test_pendulum_is_learned(tmp_path):
 def test_an_own_networks_layers_are_its_own():
     wide = td3.Config(network="my_nets:Actor", hidden_sizes=(400, 300))  # the critics have them
     assert wide.hidden_sizes == (400, 300)
-    with pytest.raises(ConfigError, match="`network` .* has layers of its own: .*`activation`"):
+    with pytest.raises(ConfigError, match=r"`network` .* has layers of its own: .*`activation`"):
         td3.Config(network="my_nets:Actor", activation="tanh")
-    with pytest.raises(ConfigError, match="`critic_network` .* leave `layer_norm` out"):
+    with pytest.raises(ConfigError, match=r"`critic_network` .* leave `layer_norm` out"):
         td3.Config(critic_network="my_nets:Critic", layer_norm=True)

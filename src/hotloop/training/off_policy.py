@@ -88,8 +88,8 @@ class OffPolicy(Algorithm):
     def __post_init__(self) -> None:
         if not self.updates or not all(isinstance(one, Update) for one in self.updates):
             raise ConfigError(
-                f"the algorithm '{self.name}' must have an update, got {list(self.updates) or 'none'}: give "
-                "`updates` at least one `Update(function=…)`"
+                f"the algorithm '{self.name}' must have an update, got "
+                f"{list(self.updates) or 'none'}: give `updates` at least one `Update(function=…)`"
             )
         super().__post_init__()
 

@@ -48,8 +48,13 @@ def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyCon
             f"config.json has options that this version of hotloop does not know "
             f"({', '.join(unknown)}): resume with the version that it names"
         )
-    tuples = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
-    return config_class(**{**stored, **tuples})
+    options: dict[str, Any] = dict(stored)
+    for name, value in stored.items():
+        if isinstance(value, list):
+            options[name] = tuple(value)
+        elif isinstance(value, str) and name in scheduled(config_class):
+            options[name] = as_schedule(value)
+    return config_class(**options)
 
 
 def changed_fields(config: Any, stored: dict[str, Any]) -> list[str]:
