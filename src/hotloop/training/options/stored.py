@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from hotloop.errors import ConfigError
@@ -48,13 +48,14 @@ def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyCon
             f"config.json has options that this version of hotloop does not know "
             f"({', '.join(unknown)}): resume with the version that it names"
         )
-    options: dict[str, Any] = dict(stored)
-    for name, value in stored.items():
-        if isinstance(value, list):
-            options[name] = tuple(value)
-        elif isinstance(value, str) and name in scheduled(config_class):
-            options[name] = as_schedule(value)
-    return config_class(**options)
+    tuples = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
+    config = config_class(**{**stored, **tuples})  # what is wrong is told by its option
+    schedules = {
+        name: as_schedule(value)
+        for name, value in stored.items()
+        if name in scheduled(config_class) and isinstance(value, str)
+    }
+    return replace(config, **schedules)  # pyright: ignore[reportArgumentType]
 
 
 def changed_fields(config: Any, stored: dict[str, Any]) -> list[str]:
