@@ -30,6 +30,7 @@ class HyperParameters:
     def __init__(self, values: Any, device: torch.device) -> None:
         self._kind: Any = type(values)
         self._schedules = [as_schedule(value) for value in values]
+        self._is_constant = all(schedule.is_constant for schedule in self._schedules)
         self.floats = self._kind(*(schedule(0.0) for schedule in self._schedules))
         self.tensors = self._kind(
             *(torch.tensor(value, dtype=torch.float32, device=device) for value in self.floats)
@@ -41,6 +42,8 @@ class HyperParameters:
         Args:
             progress: the share of the run that is done, in [0, 1].
         """
+        if self._is_constant:
+            return
         now = self._kind(*(schedule(progress) for schedule in self._schedules))
         for tensor, value, before in zip(self.tensors, now, self.floats, strict=True):
             if value != before:

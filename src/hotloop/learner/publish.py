@@ -23,8 +23,8 @@ class Publisher:
     def __init__(self, layout: ParameterLayout, params: Tensor) -> None:
         self._params = params
         self._layout = layout
-        is_on_gpu = params.device.type == "cuda"
-        self._host = torch.empty(params.shape, dtype=torch.float32, pin_memory=is_on_gpu)
+        self._is_on_gpu = params.device.type == "cuda"
+        self._host = torch.empty(params.shape, dtype=torch.float32, pin_memory=self._is_on_gpu)
         self._arrays = layout.views(self._host)
 
     def publish(self, version: int, obs_scale: ObsScale | None = None) -> PolicySnapshot:
@@ -34,8 +34,8 @@ class Publisher:
             version: updates or iterations that it has learned from.
             obs_scale: how observations are scaled first.
         """
-        self._host.copy_(self._params.detach(), non_blocking=True)
-        if self._params.device.type == "cuda":
+        self._host.copy_(self._params, non_blocking=True)
+        if self._is_on_gpu:
             torch.cuda.current_stream(self._params.device).synchronize()
         return PolicySnapshot(version, self._arrays, obs_scale)
 

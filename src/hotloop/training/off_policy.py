@@ -6,7 +6,6 @@ due, `update_to_data` for each transition; an iteration is the rounds between tw
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -201,7 +200,7 @@ class _Rounds:
         self._learner = learner
         self._rollout = rollout
         self._replay = replay
-        self._counters = ReplayPosition()
+        self._began, self._done, self._empty_at = -1, 0, 0  # see `ReplayPosition`
         # The numbers of what the updates learned from that were not looked through yet.
         self._indices: list[Array] = []
         self._iteration_began = 0  # updates by then
@@ -210,8 +209,12 @@ class _Rounds:
     def position(self) -> ReplayPosition:
         """For a checkpoint."""
         buffer = self._replay.buffer
-        return dataclasses.replace(
-            self._counters, added=buffer.num_added, sampled=buffer.num_samples
+        return ReplayPosition(
+            began=self._began,
+            done=self._done,
+            empty_at=self._empty_at,
+            added=buffer.num_added,
+            sampled=buffer.num_samples,
         )
 
     def restore(self, resumed: Resumed) -> list[str]:
@@ -228,7 +231,7 @@ class _Rounds:
         buffer, config, path = self._replay.buffer, self._config, path / REPLAY_FILE
         if not path.is_file():
             # Learning waits until as much was collected as it waited for at first.
-            self._counters = ReplayPosition(empty_at=position.timesteps)
+            self._empty_at = position.timesteps
             buffer.num_samples = position.num_updates  # β goes on
             wait = config.first_learned
             if position.timesteps + wait >= config.total_timesteps:
@@ -246,7 +249,8 @@ class _Rounds:
         with span("restore_replay"):
             buffer.restore(path)
         self._replay.load(resumed.arrays)
-        self._counters = position.replay
+        stored = position.replay
+        self._began, self._done, self._empty_at = stored.began, stored.done, stored.empty_at
         ahead = buffer.num_added - position.replay.added
         if ahead < 0:
             raise CheckpointError(
@@ -285,7 +289,7 @@ class _Rounds:
             self._learn(self._num_due())
             if len(self._indices) >= MAX_KEPT:
                 self._check_finite()
-            if self._counters.began >= 0:
+            if self._began >= 0:
                 with span("publish"):
                     self._move_targets()
                     rollout.publish(learner.publish(learner.num_updates))
@@ -299,15 +303,15 @@ class _Rounds:
 
     def _num_due(self) -> int:
         """Updates to make now."""
-        config, rollout, counters = self._config, self._rollout, self._counters
+        config, rollout = self._config, self._rollout
         collected = rollout.num_transitions
-        if counters.began < 0:
-            is_collecting = collected - counters.empty_at < config.first_learned
+        if self._began < 0:
+            is_collecting = collected - self._empty_at < config.first_learned
             if is_collecting or len(self._replay.buffer) < config.batch_size:
                 return 0
             # The transition that learning waited for is the first.
-            self._counters = counters = dataclasses.replace(counters, began=collected - 1, done=0)
-        due = int(config.update_to_data * (collected - counters.began)) - counters.done
+            self._began, self._done = collected - 1, 0
+        due = int(config.update_to_data * (collected - self._began)) - self._done
         allowed = rollout.updates_allowed()
         if allowed is not None and collected < config.total_timesteps:
             due = min(due, allowed)
@@ -325,9 +329,7 @@ class _Rounds:
                     td_error = learner.update(batch)
                 if replay.by_priority:
                     self._update_priorities(index, td_error)
-        if due:
-            done = self._counters.done + due
-            self._counters = dataclasses.replace(self._counters, done=done)
+            self._done += count
 
     def _update_priorities(self, index: Array, td_error: Any) -> None:
         if td_error is None:
