@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.errors import CheckpointError
+from hotloop.errors import CheckpointError, ConfigError
 from hotloop.learner import AdamState
 from hotloop.learner.state import (
     clone,
@@ -179,5 +179,5 @@ def test_numbers_that_are_always_finite_are_not_looked_at():
 @pytest.mark.parametrize("walk", [tensors, clone, to_arrays, non_finite])
 def test_what_is_no_state_is_refused(value, kind, walk):
     message = f"must hold tensors, dataclasses, tuples and dictionaries of them, got a {kind}: keep"
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(ConfigError, match=message):
         walk({"params": torch.ones(1), "other": (value,)})

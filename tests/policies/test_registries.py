@@ -1,11 +1,13 @@
 """A head and an encoder of one's own: registered here, they act and learn without another file."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from hotloop.errors import SpaceError
 from hotloop.policies import (
     ENCODERS,
     HEADS,
@@ -13,6 +15,9 @@ from hotloop.policies import (
     Encoder,
     Head,
     PolicySnapshot,
+    actor,
+    actor_critic,
+    critics,
     network_from_json,
 )
 from hotloop.policies.critics import StackedCritics
@@ -115,7 +120,7 @@ def test_a_head_and_an_encoder_act_and_learn(tmp_path, encoder):
 
     before, after, flat = learn(learned, loss)
     assert after < before - 0.2
-    params = learned.layout.to_numpy(flat)
+    params = learned.layout.views(flat)
     start = network.initial_parameters(1)
     assert params.keys() == start.keys()
     assert all((params[name] != start[name]).any() for name in params)
@@ -174,6 +179,17 @@ def test_critics_share_an_encoder():
     torch.testing.assert_close(learned.first(params, obs, action), values[0])
     features = {
         "encoder": np.asarray(described.initial_parameters(1)["encoder.weight"]),
-        "learned": learned.layout.to_numpy(params)["encoder.weight"],
+        "learned": learned.layout.views(params)["encoder.weight"],
     }
     assert (features["encoder"] != features["learned"]).all()
+
+
+def test_builders_take_the_first_encoder_that_accepts_what_is_observed(monkeypatch):
+    spaces = SimpleNamespace(obs_spec=obs_spec(8, 8, 3, dtype="uint8"), action_spec=DISCRETE)
+    assert actor_critic(spaces).body.encoder == "bend"
+    assert actor(spaces, "greedy").body.encoder == "bend"
+    features = SimpleNamespace(obs_spec=obs_spec(4), action_spec=BOUNDED)
+    assert actor_critic(features).body.encoder == critics(features).encoder == "flatten"
+    monkeypatch.delitem(ENCODERS, "bend")
+    with pytest.raises(SpaceError, match="need a convolutional network"):
+        actor_critic(spaces)

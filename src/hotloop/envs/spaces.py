@@ -1,4 +1,4 @@
-"""What environments give and take, as plain values: shapes, dtypes, layout and bounds.
+"""Specifications of observations and actions: shapes, dtypes, layout and bounds.
 
 The specs need no Gymnasium: a checkpoint holds them as JSON, and a policy is evaluated from them.
 """

@@ -1,4 +1,4 @@
-"""What the learner knows of each worker's environments: their episodes, and where they were cut."""
+"""Episodes of each worker's environments as the learner knows them, and where they were cut."""
 
 from __future__ import annotations
 
