@@ -51,7 +51,7 @@ def test_modules_that_can_not_be_imported(tmp_path, monkeypatch):
 def test_names_that_lead_nowhere_have_a_mark():
     assert name_of(Outer) == f"{__name__}:Outer"
     assert "<" in name_of(lambda: None)
-    assert name_of(functools.partial(Outer)) == "functools:<partial>"
+    assert name_of(functools.partial(Outer)) == f"{__name__}:<partial Outer>"
 
 
 def test_exceptions_in_a_few_words():
