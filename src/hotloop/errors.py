@@ -9,6 +9,7 @@
     ├── EnvironmentFailure an environment raised, or gave what its spaces rule out (RuntimeError)
     │   └── NonFiniteStep  it gave NaN or infinity, in steps that may have followed each other
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
+    ├── UntrustedError     a run directory of somebody else names modules to import (OSError)
     ├── OutputError        a file that was asked for can't be written (OSError)
     ├── ReplayError        what a replay buffer can't take or give (ValueError)
     ├── BanditError        an agent or an arm of a user's, or a file of results (ValueError)
@@ -64,6 +65,10 @@ class NonFiniteStep(EnvironmentFailure):
 
 class RunDirectoryError(HotloopError, OSError):
     """A run directory exists already, is missing, or can't be written."""
+
+
+class UntrustedError(HotloopError, OSError):
+    """A run directory that somebody else wrote names what would be imported and called."""
 
 
 class OutputError(HotloopError, OSError):

@@ -1,22 +1,32 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, also after the machine has crashed."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hotloop.errors import HotloopError, OutputError
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SYNCED_AT_ONCE = 8
+
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Another name to write to, beside `path`; it takes `path`'s place when the body has ended.
 
     Whatever fails or interrupts the body, nothing half-written is left, and what `path` held before
-    stays. Missing directories are made. The other name has the same suffix.
+    stays. Missing directories are made. The other name has the same suffix; what has that name
+    already, a link that leads elsewhere too, is removed and not written to.
+
+    Args:
+        path: what is written.
+        durable: whether it must outlast a crash of the machine from then on: some ms more.
 
     Raises:
         OutputError: the directory or the file can't be written.
@@ -24,9 +34,14 @@ def written_whole(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.stem}.tmp{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.touch()  # whether it can be written is known before the work begins
+        aside.unlink(missing_ok=True)
+        os.close(os.open(aside, _NEW, 0o666))  # fails before the work begins, if it must
         yield aside
+        if durable:
+            sync(aside)
         os.replace(aside, path)
+        if durable:
+            sync(path.parent)
     except OSError as error:
         if isinstance(error, HotloopError):
             raise
@@ -38,3 +53,56 @@ def written_whole(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()
+
+
+def write_new(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file of a name that there must be none of; a link counts as one.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    with open(os.open(path, _NEW, mode), "wb") as file:
+        file.write(content)
+
+
+def sync(*paths: Path) -> None:
+    """Return when files and directories, with the names in them, are on the disk.
+
+    All at once: the file system writes its journal for each that comes alone, 4 ms.
+
+    Raises:
+        OSError: one of them can't be opened or written.
+    """
+    if len(paths) == 1:
+        _sync(paths[0])
+        return
+    with ThreadPoolExecutor(min(len(paths), _SYNCED_AT_ONCE)) as executor:
+        list(executor.map(_sync, paths))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems have no such call for directories: they have nothing to wait for.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a file that is one: a pipe would be waited for, a device has no end.
+
+    Raises:
+        OSError: it can't be read, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)

@@ -3,14 +3,15 @@ import os
 import resource
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hotloop import files
 from hotloop.errors import CheckpointError, OutputError, RunDirectoryError
 from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
 from hotloop.runs import Checkpoint, Checkpoints
+from hotloop.runs.checkpoints import _digest_of_state
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, obs_spec
 
@@ -90,15 +91,15 @@ def test_a_training_may_save_while_a_checkpoint_is_read(tmp_path, monkeypatch):
     """The link leads elsewhere, and what it led to is gone, between one file and the next."""
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(checkpoint(1, value=1.0))
-    read_text = Path.read_text
+    read = files.read_regular
 
     def then_saved(path):
-        text = read_text(path)
+        content = read(path)
         if path.parent.name.endswith("1"):
             checkpoints.save(checkpoint(2, value=2.0))
-        return text
+        return content
 
-    monkeypatch.setattr(Path, "read_text", then_saved)
+    monkeypatch.setattr("hotloop.runs.checkpoints.read_regular", then_saved)
     got = checkpoints.load()
     assert got.state["timesteps"] == got.arrays()["adam.mean"][0] == 2
 
@@ -156,6 +157,7 @@ def test_damaged_checkpoints_are_refused(tmp_path):
             checkpoints.load()
     for version, advice in ((99, "upgrade hotloop"), (1, "train anew")):
         newer = {**json.loads(state), "checkpoint_version": version}
+        newer["digest"] = _digest_of_state(newer)
         (folder / "state.json").write_text(json.dumps(newer))
         with pytest.raises(CheckpointError, match=f"version {version}.*{advice}"):
             checkpoints.load()
@@ -242,3 +244,72 @@ def test_going_back_keeps_what_is_large_where_it_is(tmp_path):
     assert files_of(tmp_path) == {}
     checkpoints.save(with_file(3, "of 3"))
     assert files_of(tmp_path) == {"step-000000000003": "of 3"}
+
+
+def test_the_newest_one_that_is_whole_is_named(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    (tmp_path / "run").mkdir()
+    for step in (1, 2, 3, 4):
+        checkpoints.save(checkpoint(step), keep=9)
+    for step, name in ((4, "policy.safetensors"), (3, "state.json"), (2, "learner.safetensors")):
+        path = checkpoints.path / f"step-{step:012}" / name
+        path.write_bytes(path.read_bytes()[:-2])
+    whole = "step-000000000001"
+    told = f"newest one that is whole is {whole}, .*hotloop resume .*run --checkpoint {whole}"
+    for load in (checkpoints.load, checkpoints.load_policy):
+        with pytest.raises(CheckpointError, match=told):
+            load()
+    assert checkpoints.load(whole).state["timesteps"] == 1
+
+
+def test_no_damage_is_used_silently(tmp_path):
+    """A bit, a cut, a block of zeros: at any place of any file."""
+    checkpoints = Checkpoints(tmp_path)
+    scale = ObsScale(np.zeros(4, np.float32), np.ones(4, np.float32), 10.0)
+    folder = checkpoints.save(checkpoint(1, obs_scale=scale))
+    random = np.random.default_rng(1)
+    for trial in range(60):
+        path = sorted(folder.iterdir())[trial % 3]
+        content = path.read_bytes()
+        place = int(random.integers(len(content)))
+        kind = trial // 3 % 3
+        if kind == 0:
+            flipped = bytes([content[place] ^ 1 << int(random.integers(8))])
+            damaged = content[:place] + flipped + content[place + 1 :]
+        elif kind == 1:
+            damaged = content[:place]
+        else:
+            damaged = content[:place] + bytes(len(content) - place)
+        path.write_bytes(damaged)
+        if path.name == "state.json" and kind == 1 and not content[place:].strip():
+            continue  # no more than the newline at its end is gone
+        with pytest.raises(CheckpointError, match="cut short or damaged"):
+            checkpoints.load()
+        path.write_bytes(content)
+    checkpoints.load()
+
+
+def test_somebody_elses_state_is_held_against_its_shape(tmp_path):
+    """Digests that fit say that it is whole, and not that it is good."""
+    checkpoints = Checkpoints(tmp_path)
+    folder = checkpoints.save(checkpoint(1))
+    state = json.loads((folder / "state.json").read_text())
+    for changed in (
+        {"timesteps": "../../x"},
+        {"timesteps": 2**70},
+        {"policy_version": None},
+        {"files": {"policy.safetensors": 1}},
+        {"files": {}},
+        {"network": []},
+    ):
+        other = {**state, **changed}
+        other["digest"] = _digest_of_state(other)
+        (folder / "state.json").write_text(json.dumps(other))
+        with pytest.raises(CheckpointError, match="cut short or damaged"):
+            checkpoints.load_policy()
+    for network in ({}, {"kind": "x"}, {**state["network"], "head": 7}, {"body": {"kind": []}}):
+        other = {**state, "network": network}
+        other["digest"] = _digest_of_state(other)
+        (folder / "state.json").write_text(json.dumps(other))
+        with pytest.raises(Exception, match=r"cut short or damaged|there is no head"):
+            checkpoints.load_policy()

@@ -18,6 +18,7 @@ from hotloop.runs.plots import episodes_of, learning_curve, running_mean, sparkl
 @dataclasses.dataclass
 class Config:
     seed: int = 3
+    total_timesteps: int = 100
 
 
 def create(tmp_path, path=None):
@@ -37,7 +38,7 @@ def test_names_never_collide_and_are_plain(tmp_path):
     assert first.path != second.path
     assert first.path.parent == second.path.parent == tmp_path
     assert first.path.name.startswith("ALE-Pong-v5__ppo__3__")
-    assert first.config["config"] == {"seed": 3}
+    assert first.config["config"] == {"seed": 3, "total_timesteps": 100}
     assert first.config["versions"]["numpy"] == np.__version__
 
 
@@ -66,7 +67,7 @@ def test_a_damaged_configuration_is_named(tmp_path, text):
     run = create(tmp_path)
     (run.path / "config.json").write_text(text)
     with pytest.raises(RunDirectoryError, match=r"config.json is damaged"):
-        _ = run.config
+        RunDirectory.open(run.path)
 
 
 def test_open_wants_a_run(tmp_path):
@@ -78,13 +79,13 @@ def test_open_wants_a_run(tmp_path):
 
 def test_metrics_survive_a_cut_last_line(tmp_path):
     run = create(tmp_path)
-    run.log({"timesteps": 1, "loss": float("nan"), "episode_returns": [1.0, 2.0]})
-    run.log({"timesteps": 2, "loss": 0.5, "episode_returns": [4.0]})
+    run.log({"iteration": 1, "timesteps": 1, "loss": float("nan"), "episode_returns": [1.0, 2.0]})
+    run.log({"iteration": 2, "timesteps": 2, "loss": 0.5, "episode_returns": [4.0]})
     with open(run.path / "metrics.jsonl", "a") as file:  # before close: every line is on disk
         file.write('{"timesteps": 3, "episode_ret')
     assert run.metrics() == [
-        {"timesteps": 1, "loss": None, "episode_returns": [1.0, 2.0]},
-        {"timesteps": 2, "loss": 0.5, "episode_returns": [4.0]},
+        {"iteration": 1, "timesteps": 1, "loss": None, "episode_returns": [1.0, 2.0]},
+        {"iteration": 2, "timesteps": 2, "loss": 0.5, "episode_returns": [4.0]},
     ]
     steps, returns = episodes_of(run)
     assert steps.tolist() == [1, 1, 2]
@@ -118,7 +119,7 @@ def test_sparkline_literal():
 @pytest.mark.parametrize("num_episodes", [0, 3])
 def test_learning_curve_is_a_picture(tmp_path, num_episodes):
     run = create(tmp_path)
-    run.log({"timesteps": 1, "episode_returns": [1.0] * num_episodes})
+    run.log({"iteration": 1, "timesteps": 1, "episode_returns": [1.0] * num_episodes})
     path = learning_curve(run)
     assert path == run.path / "learning_curve.png"
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -157,11 +158,11 @@ def test_resuming_cuts_the_metrics_back(tmp_path):
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"iteration": 4, "timest')
     again = RunDirectory.open(run.path)
-    again.resume({"seed": 4}, timesteps=20, iteration=2)
+    again.resume({"seed": 4, "total_timesteps": 100}, timesteps=20, iteration=2)
     again.log({"iteration": 3, "timesteps": 30, "episode_returns": []})
     assert [line["iteration"] for line in again.metrics()] == [1, 2, 3]
     content = json.loads((run.path / "config.json").read_text())
-    assert content["config"] == {"seed": 4}
+    assert content["config"] == {"seed": 4, "total_timesteps": 100}
     assert [resumed["timesteps"] for resumed in content["resumed"]] == [20]
 
 

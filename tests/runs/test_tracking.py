@@ -16,6 +16,7 @@ from hotloop.runs.tracking import Trackers, open_trackers, scalars_of
 @dataclasses.dataclass
 class Config:
     seed: int = 3
+    total_timesteps: int = 400
     hidden_sizes: tuple = (64, 64)
     target_kl: float | None = None
 

@@ -9,9 +9,10 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TextIO
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TextIO
 
+from hotloop.cli.streams import steady_output
 from hotloop.errors import (
     ConfigError,
     HotloopError,
@@ -20,6 +21,9 @@ from hotloop.errors import (
     UnknownNameError,
     nearest,
 )
+
+if TYPE_CHECKING:
+    import argparse
 
 # Subcommand → module of this package, and what it does.
 COMMANDS = {
@@ -34,6 +38,9 @@ COMMANDS = {
     "compare": "Say what of a profile or a run is faster than in another, and whether it is real.",
     "bandit": "Play k-armed bandits: the book's figures, comparisons, grids.",
 }
+
+# These read what somebody else may have written.
+_OF_RUNS = ("resume", "eval", "runs", "plot", "export", "report", "compare")
 
 HELP = """usage: hotloop COMMAND ...
 
@@ -60,8 +67,22 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 for a failure, 2 for a mistake in the arguments, 130 after Ctrl-C.
     """
-    args = list(sys.argv[1:] if argv is None else argv)
-    debug, args = _take_debug(args)
+    debug, args = _take_debug(list(sys.argv[1:] if argv is None else argv))
+    with steady_output() as output:
+        code = _answered(args, debug=debug)
+        output.flush()
+        if output.error is None:
+            return code
+        if not isinstance(output.error, BrokenPipeError):  # `hotloop … | head` is no accident
+            why = getattr(output.error, "strerror", None) or output.error
+            _fail(f"standard output can't be written ({why}): what was left to print is lost")
+        if args[:1] in (["train"], ["resume"]):  # what came of it is in its directory
+            return code
+        return code or 1
+
+
+def _answered(args: list[str], *, debug: bool) -> int:
+    """Run a command, tell of what it raises, and return the exit code."""
     try:
         with _short_warnings():
             return _run(args)
@@ -74,9 +95,6 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         _fail("interrupted")
         return 130
-    except BrokenPipeError:  # `hotloop … | head`: what it still prints goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except Exception as error:
         if debug:
             raise
@@ -116,9 +134,19 @@ def _run(args: list[str]) -> int:
             f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'"
             + (nearest(args[0], COMMANDS) or "; `hotloop --help` lists them")
         )
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does: environments of the user's own
+    if args[0] not in _OF_RUNS:
+        import_from_here()
     return importlib.import_module(f"hotloop.cli.{args[0]}").run(args[1:])
+
+
+def import_from_here() -> None:
+    """Find modules in the current directory, as `python -m` does: environments of the user's own.
+
+    Not for runs of somebody else, who may have put modules of any name beside them.
+    """
+    with suppress(FileNotFoundError):  # it was deleted: there is nothing to import
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
 
 
 def need(module: str, *, extra: str, purpose: str) -> None:
@@ -129,6 +157,16 @@ def need(module: str, *, extra: str, purpose: str) -> None:
     """
     if importlib.util.find_spec(module) is None:
         raise MissingExtraError(f"{purpose} needs {module}: pip install 'hotloop[{extra}]'")
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Give a command that imports what a run names the option `--trust`."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import and run what the run names (environment, network, algorithm, schedules), even "
+        "if you have not trained it on this machine",
+    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from hotloop.cli import need
+from hotloop.cli import add_trust, import_from_here, need
 from hotloop.errors import CheckpointError, ConfigError
 
 
@@ -39,6 +39,7 @@ def run(args: list[str]) -> int:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object with every episode instead"
     )
+    add_trust(parser)
     options = parser.parse_args(args)
     if options.episodes < 1:
         raise ConfigError(f"`--episodes` must be positive, got {options.episodes}")
@@ -53,9 +54,12 @@ def run(args: list[str]) -> int:
     from hotloop.runs import RunDirectory
 
     directory = RunDirectory.open(options.run)
-    network, snapshot, _ = directory.load_policy(options.checkpoint)
+    directory.check_trusted(is_trusted=options.trust, only_environment=True)
+    if options.trust or directory.is_own:
+        import_from_here()
+    network, snapshot, _ = directory.load_policy(options.checkpoint, is_trusted=options.trust)
     policy = ActingPolicy(network, snapshot)
-    config = directory.config["config"]
+    config = {"num_envs": 1, "env_kwargs": {}, **directory.config["config"]}
     seed = config["seed"] if options.seed is None else options.seed
     envs = make_vec(
         directory.config["env_id"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hotloop.cli import need
+from hotloop.cli import add_trust, import_from_here, need
 from hotloop.errors import ConfigError
 
 
@@ -29,6 +29,7 @@ def run(args: list[str]) -> int:
         help="a file that ends in .onnx, or a folder for policy.npz and policy.py "
         "(default: RUN/export/policy.onnx, RUN/export)",
     )
+    add_trust(parser)
     options = parser.parse_args(args)
     output, is_onnx = options.output, options.format == "onnx"
     if output is None:
@@ -42,9 +43,14 @@ def run(args: list[str]) -> int:
     from hotloop import __version__
     from hotloop.policies.export import OPSET, export_numpy, export_onnx
     from hotloop.runs import RunDirectory
+    from hotloop.runs.trust import refuse_ways_out
 
     directory = RunDirectory.open(options.run)
-    network, snapshot, state = directory.load_policy(options.checkpoint)
+    if options.trust or directory.is_own:
+        import_from_here()
+    if options.output is None:
+        refuse_ways_out(directory.path)
+    network, snapshot, state = directory.load_policy(options.checkpoint, is_trusted=options.trust)
     about = {
         "env_id": directory.config["env_id"],
         "algorithm": directory.config["algorithm"],

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from hotloop.cli import need
+from hotloop.cli import add_trust, import_from_here, need
 from hotloop.errors import ConfigError
 
 
@@ -17,14 +17,15 @@ def run(args: list[str]) -> int:
         description="Go on with a run that was stopped or killed, where its last checkpoint was "
         "saved: it ends with the weights that it would have had without the interruption. A run of "
         "sac, td3 or dqn does so if it was started with --save-replay; else its replay buffer "
-        "begins empty.",
+        "begins empty. Of a run that was killed after its last step, what is missing is written.",
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument(
         "--checkpoint",
         default="last",
         metavar="NAME",
-        help="go on from this one instead; later ones are removed (default: %(default)s)",
+        help="go on from this one instead, such as one that is whole where the last is damaged; "
+        "later ones are removed (default: %(default)s)",
     )
     parser.add_argument(
         "--total-timesteps",
@@ -37,6 +38,7 @@ def run(args: list[str]) -> int:
         action="store_true",
         help="keep the replay buffer with the last checkpoint from now on (sac, td3, dqn)",
     )
+    add_trust(parser)
     options = parser.parse_args(args)
     for module in ("torch", "gymnasium", "safetensors", "matplotlib"):
         need(module, extra="train", purpose="training")
@@ -44,9 +46,14 @@ def run(args: list[str]) -> int:
     from hotloop.algorithms import ALGORITHMS, find
     from hotloop.cli.train import train
     from hotloop.runs import RunDirectory
+    from hotloop.runs.plots import learning_curve
     from hotloop.training.options import from_stored
+    from hotloop.training.resume import finish
 
     directory = RunDirectory.open(options.run)
+    directory.check_trusted(is_trusted=options.trust)
+    if options.trust or directory.is_own:
+        import_from_here()
     directory.checkpoints.check_version(options.checkpoint)
     stored = directory.config
     name = stored["algorithm"]
@@ -63,6 +70,12 @@ def run(args: list[str]) -> int:
         if not hasattr(config, "save_replay"):
             raise ConfigError(f"`--save-replay`: {name} has no replay buffer")
         config = dataclasses.replace(config, save_replay=True)
+    if options.checkpoint == "last" and finish(directory, config):
+        print(
+            f"{options.run} is finished, with {config.total_timesteps:,} steps; learning curve: "
+            f"{learning_curve(directory)}; --total-timesteps N goes on to more"
+        )
+        return 0
     resume_from = Path(options.run)
     if options.checkpoint != "last":
         resume_from = resume_from / "checkpoints" / options.checkpoint

@@ -7,7 +7,6 @@ for process in session.processes:
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop import timing
+from hotloop import documents, timing
 from hotloop.errors import ProfileError
 from hotloop.profiler import samples as samples_file
 from hotloop.profiler.saving import FILE, load
@@ -91,9 +90,9 @@ def read(directory: str | os.PathLike[str]) -> Session:
 def _add_facts_of_run(session: Session, root: Path) -> None:
     """How many environments a run of hotloop's steps at once, which its spans don't say."""
     try:
-        config = json.loads((root / "config.json").read_text())["config"]
+        config = documents.read(root / "config.json")["config"]
         num_envs, workers = int(config["num_envs"]), int(config.get("workers") or 0)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return
     for process in session.processes:
         each = num_envs // workers if workers and process.role == "worker" else num_envs
@@ -131,7 +130,7 @@ def _samples(directories: Iterable[Path]) -> tuple[list[samples_file.Samples], l
 
 def _about(root: Path) -> dict[str, Any]:
     try:
-        about = json.loads((root / ABOUT).read_text())
+        about = documents.read(root / ABOUT)
     except (OSError, ValueError):
         return {}
     return about if isinstance(about, dict) else {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import HotloopError
+from hotloop.errors import RunDirectoryError
 from hotloop.runs.directory import RunDirectory
 from hotloop.types import Array
 
@@ -131,9 +131,8 @@ def compare(paths: Iterable[Path]) -> Comparison:
     for path in paths:
         try:
             env_id, algorithm, options, curve = _read(path)
-        except (HotloopError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            why = str(error) if isinstance(error, HotloopError) else f"{path} is damaged ({error})"
-            left_out.append((path, why))
+        except RunDirectoryError as error:
+            left_out.append((path, str(error)))
             continue
         if not len(curve.steps):
             left_out.append((path, f"{path} has no episode that ended"))
@@ -216,12 +215,12 @@ def _read(path: Path) -> tuple[str, str, dict[str, Any], SeedCurve]:
     steps, returns = episodes_in(lines)
     curve = SeedCurve(
         path=path,
-        seed=int(content["config"]["seed"]),
+        seed=content["config"]["seed"],
         steps=steps,
         returns=returns,
-        timesteps=int(lines[-1]["timesteps"]) if lines else 0,
+        timesteps=lines[-1]["timesteps"] if lines else 0,
     )
-    return str(content["env_id"]), str(content["algorithm"]), options, curve
+    return content["env_id"], content["algorithm"], options, curve
 
 
 def _named(seeds: dict[tuple[str, str, str], dict[int, SeedCurve]]) -> list[Group]:

@@ -7,17 +7,26 @@ import fcntl
 import importlib.metadata
 import json
 import math
+import os
 import platform
 import re
 import shutil
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hotloop.errors import OutputError, RunDirectoryError, nearest
-from hotloop.files import written_whole
+from hotloop import documents
+from hotloop.errors import (
+    HotloopError,
+    OutputError,
+    RunDirectoryError,
+    UntrustedError,
+    nearest,
+)
+from hotloop.files import read_regular, sync, written_whole
+from hotloop.runs import contents, trust
 from hotloop.runs.checkpoints import Checkpoints, write_arrays
 from hotloop.types import Array
 
@@ -27,13 +36,6 @@ if TYPE_CHECKING:
 
 # Directories that this process has locked: the lock itself keeps out other processes only.
 _LOCKED: set[Path] = set()
-# `may_change` of runs whose config.json does not say it: older ones.
-_MAY_CHANGE_UNSAID = (
-    *("total_timesteps", "runs_dir", "run_dir", "track"),
-    *("checkpoint_interval", "keep_checkpoints", "save_replay", "report_interval"),
-    *("eval_interval", "eval_episodes", "eval_videos"),
-    *("backend", "step_timeout_s", "max_failures"),
-)
 
 
 class RunDirectory:
@@ -42,8 +44,11 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = Checkpoints(path / "checkpoints")
+        self._content: dict[str, Any] = {}
         self._metrics: IO[str] | None = None
         self._lock: IO[str] | None = None
+        # Which directory it is, as soon as something is written: others may move it.
+        self._identity: tuple[int, int] | None = None
 
     # --- making and opening -----------------------------------------------------------------------
 
@@ -94,18 +99,15 @@ class RunDirectory:
         run = cls(made)
         try:
             run.lock()
-            run.write_json(
-                "config.json",
-                {
-                    "algorithm": reference,
-                    "env_id": env_id,
-                    "network": network,
-                    "config": dict(config),
-                    "may_change": sorted(may_change),
-                    "versions": _versions(),
-                    "command": sys.argv,
-                    "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-                },
+            run._write_content(
+                algorithm=reference,
+                env_id=env_id,
+                network=network,
+                config=dict(config),
+                may_change=sorted(may_change),
+                versions=_versions(),
+                command=sys.argv,
+                started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             )
         except BaseException:
             run.remove()
@@ -117,17 +119,48 @@ class RunDirectory:
         """An existing run directory.
 
         Raises:
-            RunDirectoryError: there is none at `path`.
+            RunDirectoryError: there is none at `path`, or its `config.json` is damaged.
         """
         directory = Path(path)
-        if not (directory / "config.json").is_file():
+        if not (directory / "config.json").exists():
             parent = directory.parent
             siblings = [str(p.parent) for p in parent.glob("*/config.json")]
             raise RunDirectoryError(
                 f"expected a run directory (one with a config.json), got {directory}"
                 + (nearest(str(directory), siblings) or ": `hotloop runs` lists those made here")
             )
-        return cls(directory)
+        run = cls(directory)
+        run._content = run._read_content()
+        return run
+
+    # --- trust ------------------------------------------------------------------------------------
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user has written its `config.json`, see `hotloop.runs.trust`."""
+        return trust.is_signed(self._content)
+
+    def check_trusted(self, *, is_trusted: bool, only_environment: bool = False) -> None:
+        """Refuse to import what this run names if somebody else may have written the names.
+
+        Args:
+            is_trusted: whether the user trusts it anyhow.
+            only_environment: whether the environment alone is going to be made.
+
+        Raises:
+            UntrustedError: says what would be imported.
+        """
+        names = trust.named_environment if only_environment else trust.named_objects
+        if not (is_trusted or self.is_own):
+            self._refuse_names([*names(self._content)])
+
+    def _refuse_names(self, names: Collection[str]) -> None:
+        if names:
+            raise UntrustedError(
+                f"{self.path} was not trained by you on this machine, or was changed since, and "
+                f"names what would be imported and run: {', '.join(names)}; look at it, and pass "
+                "--trust if you trust who wrote it"
+            )
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -143,8 +176,14 @@ class RunDirectory:
         if self.path.resolve() in _LOCKED:
             raise in_use
         try:
-            file = open(self.path / ".lock", "w")  # noqa: SIM115
+            trust.refuse_ways_out(self.path)
+            # No link is followed and nothing is cut: whatever else has that name is left alone.
+            access = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            file = open(os.open(self.path / ".lock", access, 0o666), "r+")  # noqa: SIM115
+            about = os.stat(self.path)
         except OSError as error:
+            if isinstance(error, HotloopError):
+                raise
             raise self._unwritable(".lock", error) from error
         try:
             # Of this process alone: a child of a killed one must not hold it.
@@ -153,7 +192,31 @@ class RunDirectory:
             file.close()
             raise in_use from error
         self._lock = file
+        self._identity = about.st_dev, about.st_ino
         _LOCKED.add(self.path.resolve())
+
+    def check_present(self) -> None:
+        """Make sure that it still is where it was when it was locked.
+
+        Raises:
+            RunDirectoryError: it was deleted or moved; nothing is to be made in its place.
+        """
+        if self._identity is None:
+            return
+        with contextlib.suppress(OSError):
+            about = os.stat(self.path)
+            if (about.st_dev, about.st_ino) == self._identity:
+                return
+        where = "deleted: there is nowhere to write to"
+        with contextlib.suppress(OSError, AttributeError):  # unlocked again, or it can't be known
+            number = self._lock.fileno()  # pyright: ignore[reportOptionalMemberAccess]
+            moved = Path(os.readlink(f"/proc/self/fd/{number}")).parent
+            about = os.stat(moved)
+            if (about.st_dev, about.st_ino) == self._identity:
+                where = (
+                    f"moved to {moved}: `hotloop resume {moved}` goes on from its last checkpoint"
+                )
+        raise RunDirectoryError(f"while {self.path} was written, the directory was {where}")
 
     def resume(self, config: Mapping[str, Any], *, timesteps: int, iteration: int) -> None:
         """Go on from a checkpoint: write down the new configuration, cut the metrics back to it.
@@ -166,18 +229,15 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it can't be written, or is damaged.
         """
-        content = self._read_config()
         again = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "timesteps": timesteps,
             "versions": _versions(),
         }
-        content["config"] = dict(config)
-        content["resumed"] = [*content.get("resumed", []), again]
-        kept = [line for line in self.metrics() if line["iteration"] <= iteration]
+        kept = list(self._lines(until=iteration))
         text = "".join(json.dumps(line) + "\n" for line in kept)
         self._write_text("metrics.jsonl", text)
-        self.write_json("config.json", content)
+        self._write_content(config=dict(config), resumed=[*self._content["resumed"], again])
 
     def keep_choice(self, options: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """Write down what was chosen where the configuration leaves a choice: a resumed run must
@@ -188,28 +248,48 @@ class RunDirectory:
             about: why so.
 
         Raises:
-            RunDirectoryError: it can't be written, or is damaged.
+            RunDirectoryError: it can't be written.
         """
-        content = self._read_config()
-        asked = {name: content["config"][name] for name in options}
-        content["config"].update(options)
-        content["auto"] = {"asked": asked, "chosen": dict(options), **about}
-        self.write_json("config.json", content)
+        config = self._content["config"]
+        asked = {name: config[name] for name in options}
+        self._write_content(
+            config={**config, **options}, auto={"asked": asked, "chosen": dict(options), **about}
+        )
 
     @property
     def choice(self) -> dict[str, Any] | None:
         """What `keep_choice` has written: `asked`, `chosen` and why; None: nothing."""
-        return self._read_config().get("auto")
+        return self._content["auto"]
 
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to `metrics.jsonl`; numbers that are not finite become null."""
         text = json.dumps({name: _finite(value) for name, value in line.items()}) + "\n"
         try:
             if self._metrics is None:
+                self.check_present()
+                path = self.path / "metrics.jsonl"
+                access = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 # Line-buffered: what a killed run had logged is on disk.
-                self._metrics = open(self.path / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115
+                descriptor = os.open(path, access, 0o666)
+                self._metrics = open(descriptor, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
             self._metrics.write(text)
         except OSError as error:
+            if isinstance(error, HotloopError):
+                raise
+            raise self._unwritable("metrics.jsonl", error) from error
+
+    def sync_metrics(self) -> None:
+        """Return when all that was logged outlasts a crash of the machine: before a checkpoint.
+
+        Raises:
+            RunDirectoryError: it can't be written.
+        """
+        if self._metrics is None:
+            return
+        try:
+            sync(self.path / "metrics.jsonl", self.path)
+        except OSError as error:
+            self.check_present()
             raise self._unwritable("metrics.jsonl", error) from error
 
     def close(self) -> None:
@@ -224,9 +304,11 @@ class RunDirectory:
             _LOCKED.discard(self.path.resolve())
 
     def remove(self) -> None:
-        """Delete the directory of a run that did not begin."""
+        """Delete the directory of a run that did not begin; not one that has taken its place."""
+        with contextlib.suppress(RunDirectoryError):
+            self.check_present()
+            shutil.rmtree(self.path, ignore_errors=True)
         self.close()
-        shutil.rmtree(self.path, ignore_errors=True)
 
     def _unwritable(self, name: str, error: BaseException) -> RunDirectoryError:
         why = getattr(error, "strerror", None) or error
@@ -236,13 +318,26 @@ class RunDirectory:
         )
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file aside, then rename it, so that no reader sees half of it."""
-        self._write_text(name, json.dumps(value, indent=2, default=str) + "\n")
+        """Write a JSON file aside, then rename it, so that no reader sees half of it.
+
+        Raises:
+            RunDirectoryError: it can't be written, or the directory is not there any more.
+        """
+        self._write_text(name, _json(value))
+
+    def _write_content(self, **changed: Any) -> None:
+        """Write `config.json` anew, signed."""
+        # As it will be read: signed is what others find there.
+        content = contents.run_of(documents.parse(_json({**self._content, **changed})))
+        content["signature"] = trust.signature(content)
+        self.write_json("config.json", content)
+        self._content = content
 
     def _write_text(self, name: str, text: str) -> None:
+        self.check_present()
         try:
-            with written_whole(self.path / name) as aside:
-                aside.write_text(text)
+            with written_whole(self.path / name, durable=True) as aside:
+                aside.write_text(text, encoding="utf-8")
         except OutputError as error:
             raise self._unwritable(name, error.__cause__ or error) from error
 
@@ -253,7 +348,9 @@ class RunDirectory:
             RunDirectoryError: the file can't be written.
         """
         path = self.path / f"{name}.safetensors"
+        self.check_present()
         try:
+            path.unlink(missing_ok=True)
             write_arrays(arrays, path)
         except OSError as error:
             raise self._unwritable(path.name, error) from error
@@ -263,28 +360,19 @@ class RunDirectory:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What `config.json` says of the run: algorithm, env_id, network, config, versions."""
-        content = self._read_config()
-        content = {"network": None, "may_change": [*_MAY_CHANGE_UNSAID], **content}
-        try:
-            names = ("algorithm", "env_id", "network", "config", "may_change", "versions")
-            return {name: content[name] for name in names}
-        except KeyError as error:
-            raise self._damaged_config(error) from error
+        """What `config.json` says of the run: algorithm, env_id, network, config, may_change,
+        versions, started_at, and in `config` at least seed and total_timesteps."""
+        return self._content
 
-    def _read_config(self) -> dict[str, Any]:
+    def _read_content(self) -> dict[str, Any]:
+        path = self.path / "config.json"
         try:
-            content = json.loads((self.path / "config.json").read_text())
-        except ValueError as error:
-            raise self._damaged_config(error) from error
-        if not isinstance(content, dict):
-            raise self._damaged_config("no JSON object")
-        return content
-
-    def _damaged_config(self, why: Any) -> RunDirectoryError:
-        return RunDirectoryError(
-            f"{self.path / 'config.json'} is damaged ({why}): restore the file, or train anew"
-        )
+            return contents.run_of(documents.read(path))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise RunDirectoryError(
+                f"{path} is damaged ({why}): restore the file, or train anew"
+            ) from error
 
     @property
     def has_metrics(self) -> bool:
@@ -292,32 +380,72 @@ class RunDirectory:
         return (self.path / "metrics.jsonl").exists()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`; a last line that was cut short is left out."""
+        """The lines of `metrics.jsonl`; a last line that was cut short is left out.
+
+        Raises:
+            RunDirectoryError: a line is damaged.
+        """
+        return list(self._lines())
+
+    def _lines(self, until: int | None = None) -> Iterator[dict[str, Any]]:
+        """The same up to an iteration, whatever follows: a crash may leave anything there."""
         path = self.path / "metrics.jsonl"
         if not self.has_metrics:
-            return []
-        lines = path.read_text().split("\n")
-        if lines[-1]:  # no newline at the end: the process died in mid-write
-            lines.pop()
-        parsed: list[dict[str, Any]] = []
-        for number, line in enumerate(lines, 1):
+            return
+        try:
+            lines = read_regular(path).split(b"\n")
+        except OSError as error:
+            raise RunDirectoryError(f"{path} can't be read ({error.strerror})") from error
+        lines.pop()  # empty, or the process died in mid-write
+        last = 0
+        for number, text in enumerate(lines, 1):
+            if until is not None and last >= until:
+                return
+            if not text:
+                continue
             try:
-                parsed += [json.loads(line)] if line else []
+                line = contents.line_of(documents.parse(text))
             except ValueError as error:
                 raise RunDirectoryError(
                     f"{path} is damaged in line {number} ({error}): remove that line"
                 ) from error
-        return parsed
+            last = line["iteration"]
+            if until is None or last <= until:
+                yield line
 
-    def load_policy(self, name: str = "last") -> tuple[Network, PolicySnapshot, dict[str, Any]]:
-        """See `Checkpoints.load_policy`."""
-        return self.checkpoints.load_policy(name)
+    def load_policy(
+        self, name: str = "last", *, is_trusted: bool = False
+    ) -> tuple[Network, PolicySnapshot, dict[str, Any]]:
+        """Load the network, its parameters and the state of a checkpoint.
+
+        Args:
+            name: see `Checkpoints.load`.
+            is_trusted: whether a network of somebody's own is imported even if this user has not
+                trained this run.
+
+        Raises:
+            CheckpointError, MissingExtraError: see `Checkpoints.load_policy`.
+            UntrustedError: it is of a network that would have to be imported.
+        """
+        allowed = {self._content["network"]} if self.is_own else set()
+
+        def check(module: str) -> None:
+            if not is_trusted and module not in allowed:
+                self._refuse_names([f"a network '{module}'"])
+
+        return self.checkpoints.load_policy(name, check_module=check)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, default=str) + "\n"
 
 
 def _make(directory: Path) -> bool:
-    """Make a directory; False where it exists."""
+    """Make a directory that outlasts a crash; False where it exists."""
     try:
+        missing = [one for one in directory.parents if not one.exists()]
         directory.mkdir(parents=True)
+        sync(*(one.parent for one in (directory, *missing)))
     except OSError as error:
         if isinstance(error, FileExistsError) and directory.exists():
             return False

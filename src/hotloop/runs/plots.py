@@ -37,6 +37,7 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
 
     Raises:
         MissingExtraError: matplotlib is not installed.
+        OutputError, RunDirectoryError: the picture can't be written.
     """
     figure = _figure(7, 4)
     steps, returns = episodes_of(run)
@@ -54,7 +55,9 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
     axes.set_title(f"{config['algorithm']} on {config['env_id']}, seed {config['config']['seed']}")
     axes.grid(alpha=0.3)
     path = run.path / "learning_curve.png"
-    figure.savefig(path, dpi=120)
+    run.check_present()
+    with written_whole(path) as aside:
+        figure.savefig(aside, dpi=120)
     return path
 
 

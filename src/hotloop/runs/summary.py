@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -77,36 +76,28 @@ def summarise(path: Path) -> RunSummary:
     """
     if not (path / "config.json").exists():
         raise RunDirectoryError(f"{path} has no config.json: restore it, or remove the directory")
-    try:
-        content = json.loads((path / "config.json").read_text())
-        config, lines = content["config"], RunDirectory(path).metrics()
-        returns = [float(x) for line in lines for x in line["episode_returns"]]
-        evaluations = [line["evaluation"]["mean_return"] for line in lines if "evaluation" in line]
-        last = lines[-1] if lines else {"timesteps": 0, "elapsed_s": 0.0}
-        timesteps, elapsed_s = int(last["timesteps"]), float(last["elapsed_s"])
-        total_timesteps = int(config["total_timesteps"])
-        recent = returns[-100:]
-        return RunSummary(
-            path=path,
-            env_id=str(content["env_id"]),
-            algorithm=str(content["algorithm"]),
-            seed=int(config["seed"]),
-            status="finished" if timesteps >= total_timesteps else _unfinished(path),
-            timesteps=timesteps,
-            total_timesteps=total_timesteps,
-            mean_return=_finite(sum(recent) / len(recent)) if recent else None,
-            best_evaluation=max(map(float, filter(_is_finite, evaluations)), default=None),
-            num_episodes=len(returns),
-            steps_per_s=timesteps / elapsed_s if elapsed_s > 0 else None,
-            started_at=content.get("started_at"),
-        )
-    except RunDirectoryError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunDirectoryError(
-            f"{path} is damaged ({type(error).__name__}: {error}): mend its config.json and "
-            "metrics.jsonl, or remove it"
-        ) from error
+    run = RunDirectory.open(path)
+    content, lines = run.config, run.metrics()
+    returns = [float(x) for line in lines for x in line["episode_returns"]]
+    evaluations = [line["evaluation"]["mean_return"] for line in lines if line.get("evaluation")]
+    last = lines[-1] if lines else {"timesteps": 0, "elapsed_s": 0.0}
+    timesteps, elapsed_s = last["timesteps"], last["elapsed_s"] or 0.0
+    total_timesteps = content["config"]["total_timesteps"]
+    recent = returns[-100:]
+    return RunSummary(
+        path=path,
+        env_id=content["env_id"],
+        algorithm=content["algorithm"],
+        seed=content["config"]["seed"],
+        status="finished" if timesteps >= total_timesteps else _unfinished(path),
+        timesteps=timesteps,
+        total_timesteps=total_timesteps,
+        mean_return=_finite(sum(recent) / len(recent)) if recent else None,
+        best_evaluation=max(filter(math.isfinite, evaluations), default=None),
+        num_episodes=len(returns),
+        steps_per_s=_finite(timesteps / elapsed_s) if elapsed_s > 0 else None,
+        started_at=content["started_at"],
+    )
 
 
 def find_runs(directory: Path) -> list[Path]:
@@ -156,10 +147,6 @@ def _unfinished(path: Path) -> Status:
     # A resumed run has one of each of its processes.
     last = max(learners, key=lambda recording: recording.start_ns + recording.wall_offset_ns)
     return "stopped" if last.state == "complete" else last.state
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _finite(value: float) -> float | None:

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from hotloop import documents
 from hotloop.errors import ConfigError, MissingExtraError, RunDirectoryError
 from hotloop.runs.directory import RunDirectory
 
@@ -225,7 +226,7 @@ def _hyperparameters(run: RunDirectory) -> dict[str, Any]:
 def _read_json(run: RunDirectory, name: str) -> dict[str, Any]:
     """A file that `RunDirectory.write_json` wrote; empty where there is none, or it is damaged."""
     with contextlib.suppress(OSError, ValueError):
-        content = json.loads((run.path / name).read_text())
+        content = documents.read(run.path / name)
         return content if isinstance(content, dict) else {}
     return {}
 

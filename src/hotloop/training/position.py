@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hotloop import documents
 from hotloop.errors import CheckpointError
 from hotloop.rollouts import RolloutPosition
 from hotloop.runs import ProgressPosition
@@ -84,19 +85,10 @@ class Position:
         Raises:
             CheckpointError: something is missing, or unknown.
         """
-        nested: dict[str, Any] = {
-            "rollout": RolloutPosition,
-            "replay": ReplayPosition,
-            "progress": ProgressPosition,
-            "best": BestEvaluation,
-        }
         try:
-            made: dict[str, Any] = {
-                name: value if value is None or name not in nested else nested[name](**value)
-                for name, value in fields.items()
-            }
-            return cls(**made)
-        except TypeError as error:
+            return documents.record(cls, fields)
+        except ValueError as error:
             raise CheckpointError(
-                f"the checkpoint's state.json is damaged ({error}): take another one, or train anew"
+                f"the checkpoint's state.json is of another shape ({error}): take another one, or "
+                "train anew"
             ) from error

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import Network
+from hotloop.rollouts import Accounting
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.training.options import RunOptions, changed_fields
 from hotloop.training.position import Position
@@ -100,6 +102,52 @@ def reopen(
         run.close()
         raise
     return run, config, resumed
+
+
+def finish(run: RunDirectory, config: RunOptions) -> bool:
+    """Write the accounting of a run that was killed after its last step; return whether it has all.
+
+    Of a killed run's workers there is no more than what each iteration has logged.
+
+    Args:
+        run: its directory, not locked.
+        config: the configuration to go on with.
+
+    Raises:
+        CheckpointError: the last checkpoint is damaged.
+        RunDirectoryError: the run is in use, or can't be written.
+    """
+    if not run.checkpoints.names():
+        return False
+    timesteps = Position.from_json(run.checkpoints.load().state).timesteps
+    if timesteps < config.total_timesteps:
+        return False
+    run.lock()
+    try:
+        kept, saved = run.path / "accounting.json", run.path / "checkpoints" / "last"
+        is_old = not kept.exists() or kept.stat().st_mtime < saved.stat().st_mtime
+        if config.workers and is_old:
+            run.write_json("accounting.json", _accounting(run, timesteps).to_json())
+    finally:
+        run.close()
+    return True
+
+
+def _accounting(run: RunDirectory, timesteps: int) -> Accounting:
+    """What a process that is gone has logged of its transitions."""
+    resumed = run.config["resumed"]
+    began = resumed[-1].get("timesteps", 0) if resumed else 0
+    lines = [line for line in run.metrics() if line["timesteps"] > began]
+    dropped = int(sum(line.get("dropped", 0) for line in lines))
+    ages = [line["policy_age_max"] for line in lines if "policy_age_max" in line]
+    means = [line["policy_age_mean"] for line in lines if "policy_age_mean" in line]
+    trained = timesteps - began
+    return Accounting(
+        collected=trained + dropped,
+        trained=trained,
+        dropped={"before the run was killed": dropped} if dropped else {},
+        policy_age=(fmean(means) if means else 0.0, max(ages, default=0)),
+    )
 
 
 def cut_back(run: RunDirectory, config: Any, resumed: Resumed | None, best: int | None) -> None:

@@ -44,11 +44,13 @@ class Saver:
             best: the best evaluation so far; a link leads to its checkpoint.
 
         Raises:
-            RunDirectoryError: it can't be written.
+            RunDirectoryError: it can't be written, or the directory is not there any more.
         """
         assert self._latest is not None
         is_best = best is not None and best.timesteps == self.timesteps
         with span("save"), delayed_interrupt():
+            self._run.check_present()
+            self._run.sync_metrics()  # which a checkpoint goes on from
             # The best one first: if the process is killed in between, what the last one says is
             # the best is still there.
             self._run.checkpoints.save(

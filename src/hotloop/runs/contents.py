@@ -1,0 +1,99 @@
+"""Shapes of a run directory's files, held against what is in them once, when they are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotloop import documents
+
+# `may_change` of runs whose config.json does not say it: older ones.
+MAY_CHANGE_UNSAID = (
+    *("total_timesteps", "runs_dir", "run_dir", "track"),
+    *("checkpoint_interval", "keep_checkpoints", "save_replay", "report_interval"),
+    *("eval_interval", "eval_episodes", "eval_videos"),
+    *("backend", "step_timeout_s", "max_failures"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Content:
+    """The shape of `config.json`."""
+
+    algorithm: str
+    env_id: str
+    network: str | None = None
+    config: dict[str, Any]
+    may_change: list[str] = field(default_factory=lambda: [*MAY_CHANGE_UNSAID])
+    versions: dict[str, str]
+    command: list[str] = field(default_factory=list)
+    started_at: str | None = None
+    resumed: list[dict[str, Any]] = field(default_factory=list)
+    auto: dict[str, Any] | None = None
+    signature: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """The shape of its `config`, as far as all algorithms' have it."""
+
+    seed: int
+    total_timesteps: int
+    num_envs: int = 1
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    """The shape of its `auto`, see `RunDirectory.keep_choice`."""
+
+    asked: dict[str, Any]
+    chosen: dict[str, Any]
+    summary: str = ""
+    taken: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """The shape of a line of `metrics.jsonl`."""
+
+    iteration: int
+    timesteps: int
+    elapsed_s: float | None = None
+    episode_returns: list[Any]
+    evaluation: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Evaluated:
+    """The shape of a line's `evaluation`."""
+
+    mean_return: float
+
+
+def run_of(value: Any) -> dict[str, Any]:
+    """The content of `config.json`, with what it may leave out.
+
+    Raises:
+        ValueError: it is of another shape.
+    """
+    content = vars(documents.record(_Content, value))
+    documents.record(_Asked, content["config"], where="config", others=True)
+    if content["auto"] is not None:
+        documents.record(_Choice, content["auto"], where="auto", others=True)
+    return content
+
+
+def line_of(value: Any) -> dict[str, Any]:
+    """A line of `metrics.jsonl`.
+
+    Raises:
+        ValueError: it is of another shape.
+    """
+    line = documents.record(_Line, value, others=True)
+    if line.evaluation is not None:
+        documents.record(_Evaluated, line.evaluation, where="evaluation", others=True)
+    for x in line.episode_returns:
+        if type(x) is not float and not (type(x) is int and abs(x) < 2**63):
+            raise ValueError("`episode_returns` must be numbers")
+    return value

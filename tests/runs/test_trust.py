@@ -1,0 +1,250 @@
+"""Names in a run directory that somebody else may have written, and ways out of it."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from hotloop.errors import CheckpointError, RunDirectoryError, UntrustedError
+from hotloop.runs import RunDirectory, trust
+from tests.runs.test_checkpoints import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def create(tmp_path, *, env_id="CartPole-v1", network=None, reference="ppo", **options):
+    run = RunDirectory.create(
+        tmp_path / "run",
+        runs_dir=tmp_path,
+        env_id=env_id,
+        algorithm="ppo",
+        reference=reference,
+        seed=1,
+        config={"seed": 1, "total_timesteps": 100, **options},
+        network=network,
+    )
+    run.close()
+    return run
+
+
+FOREIGN = [
+    ({"env_id": "my_envs:Walk-v0"}, "`env_id` 'my_envs:Walk-v0'"),
+    ({"env_id": "os:system"}, "`env_id` 'os:system'"),
+    ({"env_id": "GymV26Environment-v0", "env_kwargs": {"env_id": "os:x"}}, "`env_kwargs` {"),
+    ({"env_kwargs": {"xml_file": "../evil.xml"}}, "`env_kwargs` {"),
+    ({"env_kwargs": {"deep": [{"x": "y"}]}}, "`env_kwargs` {"),
+    ({"network": "my_nets:Net"}, "`network` 'my_nets:Net'"),
+    ({"reference": "my_algorithm:algorithm"}, "`algorithm` 'my_algorithm:algorithm'"),
+    ({"learning_rate": "my_schedules:fall"}, "`learning_rate` 'my_schedules:fall'"),
+    ({"learning_rate": "linear:evil"}, "`learning_rate` 'linear:evil'"),
+    ({"learning_rate": "odd name .py:f"}, "`learning_rate` 'odd name .py:f'"),
+    ({"critics": [{"x": "my_nets:Critic"}]}, "`critics` 'my_nets:Critic'"),
+]
+KNOWN = [
+    {},
+    {"env_id": "envpool:Pong-v5"},
+    {"env_id": "ALE/Pong-v5", "env_kwargs": {"frameskip": 4, "full": True, "p": 0.1, "x": None}},
+    {"learning_rate": "linear:0.001,0", "clip_range": "piecewise:0=0.2,0.5=1e-05"},
+    {"runs_dir": "a:b", "run_dir": "/c:d", "device": "cuda:0"},
+]
+
+
+@pytest.mark.parametrize(("run", "told"), FOREIGN)
+def test_a_run_of_somebody_else_imports_nothing_unasked(tmp_path, monkeypatch, run, told):
+    path = create(tmp_path, **run).path
+    RunDirectory.open(path).check_trusted(is_trusted=False)  # one's own
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    found = RunDirectory.open(path)
+    with pytest.raises(UntrustedError, match=r"not trained by you.*--trust") as caught:
+        found.check_trusted(is_trusted=False)
+    assert told in str(caught.value)
+    found.check_trusted(is_trusted=True)
+    is_of_environment = told.startswith("`env")
+    if is_of_environment:
+        with pytest.raises(UntrustedError):
+            found.check_trusted(is_trusted=False, only_environment=True)
+    else:
+        found.check_trusted(is_trusted=False, only_environment=True)
+
+
+@pytest.mark.parametrize("run", KNOWN)
+def test_what_hotloop_and_the_registry_have_needs_no_trust(tmp_path, monkeypatch, run):
+    path = create(tmp_path, **run).path
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    RunDirectory.open(path).check_trusted(is_trusted=False)
+
+
+def test_what_was_chosen_is_looked_at_too(tmp_path, monkeypatch):
+    run = create(tmp_path, workers="auto")
+    run.keep_choice({"workers": 2}, {"summary": "measured: 2 workers"})
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    RunDirectory.open(run.path).check_trusted(is_trusted=False)
+    content = json.loads((run.path / "config.json").read_text())
+    content["auto"]["chosen"]["network"] = "evil:Net"
+    (run.path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UntrustedError, match="'evil:Net'"):
+        RunDirectory.open(run.path).check_trusted(is_trusted=False)
+
+
+def test_a_changed_run_is_not_ones_own(tmp_path):
+    path = create(tmp_path, env_id="my_envs:Walk-v0").path / "config.json"
+    content = json.loads(path.read_text())
+    for changed in (
+        {**content, "env_id": "my_envs:Run-v0"},
+        {**content, "config": {**content["config"], "env_kwargs": {"command": 1}}},
+        {**content, "signature": ""},
+        {**content, "signature": "é"},
+        {name: value for name, value in content.items() if name != "signature"},
+    ):
+        path.write_text(json.dumps(changed))
+        with pytest.raises(UntrustedError):
+            RunDirectory.open(path.parent).check_trusted(is_trusted=False)
+    path.write_text(json.dumps(content))
+    RunDirectory.open(path.parent).check_trusted(is_trusted=False)
+
+
+def test_the_key_is_made_once_and_is_the_users_alone(tmp_path, state_home):
+    create(tmp_path)
+    key = state_home / "hotloop" / "key"
+    about, content = key.stat(), key.read_bytes()
+    assert stat.S_IMODE(about.st_mode) == 0o600
+    assert len(content) == 32
+    assert trust.signature({"a": 1}) == trust.signature({"a": 1}) != trust.signature({"a": 2})
+    assert key.read_bytes() == content
+    assert os.listdir(key.parent) == ["key"]
+    # A key that others can read, or that is cut short, is none.
+    key.chmod(0o644)
+    assert trust.signature({"a": 1}) == ""
+    key.chmod(0o600)
+    key.write_bytes(content[:5])
+    assert trust.signature({"a": 1}) == ""
+    assert not trust.is_signed({"a": 1, "signature": ""})
+
+
+def test_without_a_home_a_run_begins_unsigned(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    run = create(tmp_path, env_id="my_envs:Walk-v0")
+    with pytest.raises(UntrustedError):
+        RunDirectory.open(run.path).check_trusted(is_trusted=False)
+
+
+def test_a_network_is_imported_only_if_the_signed_configuration_names_it(tmp_path):
+    run = create(tmp_path, network="my_nets:Net")
+    run.lock()
+    saved = checkpoint(100)
+    saved.network["body"] = {"kind": "module", "name": "evil_nets:Net"}
+    run.checkpoints.save(saved)
+    run.close()
+    found = RunDirectory.open(run.path)
+    with pytest.raises(UntrustedError, match="a network 'evil_nets:Net'"):
+        found.load_policy()
+    with pytest.raises(Exception, match="there is no module 'evil_nets'"):
+        found.load_policy(is_trusted=True)
+
+
+# --- ways out -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A directory with a file, neither of which a run may write to."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "precious").write_text("precious")
+    yield folder
+    assert os.listdir(folder) == ["precious"]
+    assert (folder / "precious").read_text() == "precious"
+
+
+NAMES = (".lock", "metrics.jsonl", "checkpoints", "timing", "videos", "a/b", ".config.tmp.json")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("target", ["precious", "."])
+def test_a_link_that_leads_out_is_refused(tmp_path, elsewhere, name, target):
+    path = create(tmp_path).path / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(os.path.normpath(elsewhere / target))
+    with pytest.raises(RunDirectoryError, match=r"is a link to .*elsewhere"):
+        RunDirectory.open(tmp_path / "run").lock()
+
+
+def test_links_within_it_are_left_alone(tmp_path):
+    run = create(tmp_path)
+    (run.path / "wandb").mkdir()
+    (run.path / "wandb" / "latest").symlink_to("run-1")
+    run.lock()
+    run.checkpoints.save(checkpoint(1))
+    run.close()
+    (tmp_path / "the run").symlink_to(run.path)
+    again = RunDirectory.open(tmp_path / "the run")
+    again.lock()
+    again.checkpoints.save(checkpoint(2))
+    again.close()
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    run = create(tmp_path)
+    os.mkfifo(run.path / "metrics.jsonl")
+    with pytest.raises(RunDirectoryError, match="no regular file"):
+        run.metrics()
+    with pytest.raises(RunDirectoryError, match=r"metrics.jsonl is neither"):
+        run.lock()
+    (run.path / "config.json").unlink()
+    os.mkfifo(run.path / "config.json")
+    with pytest.raises(RunDirectoryError, match=r"is damaged .*no regular file"):
+        RunDirectory.open(run.path)
+
+
+def test_what_lies_where_a_file_is_written_aside_is_not_written_to(tmp_path, elsewhere):
+    """A link with the temporary name, laid after the run was locked."""
+    run = create(tmp_path)
+    (run.path / ".notes.tmp.json").symlink_to(elsewhere / "precious")
+    run.write_json("notes.json", {"a": 1})
+    assert json.loads((run.path / "notes.json").read_text()) == {"a": 1}
+    assert not (run.path / "notes.json").is_symlink()
+
+
+@pytest.mark.parametrize("target", ["../../elsewhere", "/etc", "step-1/../../x", ".."])
+def test_a_link_to_a_checkpoint_leads_to_one_beside_it(tmp_path, target):
+    run = create(tmp_path)
+    run.lock()
+    run.checkpoints.save(checkpoint(1))
+    (run.path / "checkpoints" / "last").unlink()
+    (run.path / "checkpoints" / "last").symlink_to(target)
+    with pytest.raises(CheckpointError, match="must lead to a checkpoint beside it"):
+        run.checkpoints.load()
+    run.close()
+
+
+# --- moved and deleted ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_directory_that_is_gone_is_not_made_again(tmp_path, is_moved, is_replaced):
+    run = create(tmp_path)
+    run.lock()
+    run.path.rename(tmp_path / "new")
+    if not is_moved:
+        for path in (tmp_path / "new").iterdir():
+            path.unlink()
+        (tmp_path / "new").rmdir()
+    if is_replaced:
+        run.path.mkdir()
+        (run.path / "precious").write_text("")
+    told = r"was moved to .*new: `hotloop resume .*new`" if is_moved else "was deleted"
+    line = {"iteration": 1, "timesteps": 1, "episode_returns": []}
+    for write in (lambda: run.write_json("x.json", {}), lambda: run.log(line)):
+        with pytest.raises(RunDirectoryError, match=told):
+            write()
+    run.close()
+    run.remove()
+    assert [path.name for path in tmp_path.glob("run/*")] == ["precious"] * is_replaced
