@@ -10,6 +10,7 @@ BENCHES = {
     "curves": "as good as the peer? learning curves over seeds",
     "before": "is anything slower than in an earlier checkout",
     "weights": "are final weights the same, bit for bit, as before a change",
+    "checkpoints": "what verifying and saving a checkpoint takes",
     "learning": "does it learn: trainings over seeds, evaluated",
     "timing": "what one span costs, beside other ways to time a scope",
     "replay": "replay buffers, beside the peers and the O(N) ways",
