@@ -19,6 +19,7 @@ from tests.toy_envs import ConstantReward
 
 WORKER = os.environ.get("HOTLOOP_WORKER", "")
 LONG_S = 60.0
+SLOW_S = 1.8
 
 
 def _cause(fault: str) -> None:
@@ -33,6 +34,8 @@ def _cause(fault: str) -> None:
         os._exit(3)
     if fault == "interrupt":
         raise KeyboardInterrupt
+    if fault == "slow":
+        time.sleep(SLOW_S)
     if fault in ("hang", "kill"):  # a signal may take a moment to arrive
         time.sleep(LONG_S)
 
@@ -169,6 +172,19 @@ class LeavesAChild(Scripted):
         code = "import time; time.sleep(60)"
         child = subprocess.Popen([sys.executable, "-c", code])
         (self.directory / f"{WORKER}.child").write_text(str(child.pid))
+
+
+class LeavesADaemon(Scripted):
+    """Starts a process in a session of its own whose parent is gone, as servers are started."""
+
+    def __init__(self, directory, **options):
+        import subprocess
+
+        super().__init__(directory, **options)
+        code = "setsid sleep 60 >/dev/null & echo $!"
+        said = subprocess.run(["/bin/sh", "-c", code], stdout=subprocess.PIPE, check=True).stdout
+        with (self.directory / f"{WORKER}.daemons").open("ab") as file:
+            file.write(said)
 
 
 def vector_of_signs(num_envs):

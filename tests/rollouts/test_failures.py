@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hotloop.errors import EnvironmentFailure
-from hotloop.rollouts.pool import WorkerPool, _Guard
+from hotloop.rollouts.pool import WorkerPool
 from hotloop.rollouts.shared import BEGUN, DONE, STEPPED, WAITING
 from tests.rollouts.workers import (
     MARK,
-    Trace,
+    SCRIPTED,
     assert_adds_up,
     begin,
     kill,
@@ -29,79 +28,14 @@ from tests.rollouts.workers import (
     marked_processes,
     num_descriptors,
     open_pool,
-    snapshot_of,
+    play,
     wait_until,
 )
 from tests.worker_envs import count_calls
 
-SCRIPTED = "tests.worker_envs:Scripted"
-LENGTH = 10
 REPLACED = "ignore:.*others like it are only counted:RuntimeWarning"
 
 pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.filterwarnings(REPLACED)]
-
-
-class Played:
-    """What a rollout of `Scripted` environments gave until it was closed.
-
-    Attributes:
-        account: its last one.
-        trace: its rows.
-        episodes: that it told of.
-        warned: what it warned of.
-    """
-
-    def __init__(self, tmp_path, num_fragments, num_envs, faults, *, between, plan, options):
-        kwargs = {"directory": str(tmp_path), "faults": faults, "length": LENGTH}
-        num_steps = plan.pop("num_steps", 8)
-        self.trace = Trace(2 * num_envs)
-        self.episodes = []
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with open_pool(SCRIPTED, 2, num_envs, env_kwargs=kwargs, **options) as pool:
-                rollout = begin(pool, num_steps, **plan)
-                for k in range(num_fragments):
-                    fragments = rollout.collect()
-                    self.trace.add(fragments)
-                    self.episodes += rollout.pop_episodes()
-                    assert_adds_up(rollout.accounting(with_workers=False))
-                    rollout.publish(snapshot_of(rollout.policy.network, k + 1))
-                    between(k, pool)
-                self.check_state(rollout, num_envs, num_steps, tmp_path)
-            self.account = rollout.accounting()
-        self.warned = [str(one.message) for one in caught]
-        assert_adds_up(self.account)
-        assert self.account.in_flight == 0
-        ended = [(e.env, e.undiscounted_return, e.length) for e in self.episodes]
-        assert sorted(ended) == sorted(self.trace.check(LENGTH))
-        numbers = [(e.env, e.episode) for e in self.episodes]
-        assert len(set(numbers)) == len(numbers)
-
-    def check_state(self, rollout, num_envs, num_steps, tmp_path):
-        """Every episode is known: fresh environments can be brought to where these are."""
-        kwargs = {"directory": str(tmp_path / "inline"), "length": LENGTH}
-        (tmp_path / "inline").mkdir(exist_ok=True)
-        state = rollout.state()
-        inline = make_inline(SCRIPTED, 2, num_envs, env_kwargs=kwargs)
-        other = begin(inline, num_steps)
-        restarted_envs = other.restore(state.to_arrays(), state.position())
-        inline.close()
-        # Of an environment whose very first reset in a new process fails, the number is known once
-        # an episode of it has ended.
-        if not any(worker.restarts and worker.env_failures for worker in self.workers_of(rollout)):
-            assert restarted_envs == []
-
-    @staticmethod
-    def workers_of(rollout):
-        return rollout.accounting().workers
-
-
-def play(tmp_path, num_fragments, num_envs, faults, *, between=lambda k, pool: None, **plan):
-    names = ("step_timeout_s", "max_failures")
-    options = {name: plan.pop(name) for name in names if name in plan}
-    return Played(
-        tmp_path, num_fragments, num_envs, faults, between=between, plan=plan, options=options
-    )
 
 
 # --- an environment raises ------------------------------------------------------------------------
@@ -590,24 +524,3 @@ def test_two_hundred_kills():
     assert num_descriptors() == descriptors
     assert memory_then - memory < 4 * 2**20
     assert marked_processes(os.environ[MARK]) == []
-
-
-def test_the_guard_kills_groups_that_it_was_not_told_to_forget():
-    programs = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(3)]
-    try:
-        guard = _Guard()
-        for program in programs:
-            guard.watch(program.pid)
-        guard.forget(programs[1].pid)
-        guard._process.stdin.close()  # as when the learner is killed
-        assert [programs[i].wait(5) for i in (0, 2)] == [-signal.SIGKILL] * 2
-        assert programs[1].poll() is None
-        told = _Guard()
-        told.watch(programs[1].pid)
-        told.end()
-        assert programs[1].poll() is None
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-        guard._process.wait()

@@ -3,15 +3,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hotloop import gae
+from hotloop import gae, kernel
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
 from hotloop.rollouts import InlineRollout, RolloutState, to_batch
-from hotloop.rollouts.collector import NOISE_STEPS
+from hotloop.rollouts.collector import NOISE_STEPS, Slot
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.state import GroupState, History
-from hotloop.types import Fragment
+from hotloop.types import PER_STEP, Fragment
 from tests import toy_envs
 
 
@@ -348,3 +348,35 @@ def test_evaluation_plays_each_environments_share():
     alone = make_vec("CartPole-v1", 1, seed=5, stream="evaluation")
     first = evaluate(alone, rollout.policy, num_episodes=3)
     assert first == episodes[:3]
+
+
+def test_fragments_that_do_not_fit_are_refused_before_they_are_made(monkeypatch):
+    monkeypatch.setattr(kernel, "available_memory", lambda: 2**30)
+    message = (
+        r"^3 environments × 10,000,000 steps take at least .* GiB, and 1.0 GiB are free: use fewer "
+        r"environments, or shorter fragments \(`num_steps`\)$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        make_rollout("CartPole-v1", num_steps=10**7)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_slot_is_not_smaller_than_what_is_said(env):
+    envs = make_vec(env, 4)
+    network = actor_critic(envs, hidden_sizes=(8, 32))
+    slot = Slot.allocate(100, 4, network)
+    names = [*PER_STEP, "memory"]
+    arrays = sum(getattr(slot.fragment, name).nbytes for name in names) + slot.head.nbytes
+    # Evaluation: a copy of the observations, hidden layers of 8 and 32, and the value.
+    evaluation = slot.fragment.obs.nbytes + 100 * 4 * 4 * (8 + 32 + 1)
+    assert Slot.size_bytes(100, 4, network) == arrays + evaluation + 100 * 1024
+    envs.close()
+
+
+def test_more_episodes_than_fit_are_refused_before_one_is_played(monkeypatch):
+    rollout = make_rollout("CartPole-v1")
+    monkeypatch.setattr(kernel, "available_memory", lambda: 2**30)
+    message = "^1,000,000,000 episodes take at least 119 GiB, and 1.0 GiB are free: play fewer$"
+    with pytest.raises(ConfigError, match=message):
+        evaluate(None, rollout.policy, num_episodes=10**9)
+    rollout.close()

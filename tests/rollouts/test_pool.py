@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop import kernel
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -15,7 +16,6 @@ from hotloop.errors import (
     UnknownNameError,
 )
 from hotloop.rollouts import pool as pools
-from hotloop.rollouts import shared
 from hotloop.rollouts.pool import WorkerPool
 from tests import worker_envs
 from tests.rollouts.workers import (
@@ -31,7 +31,9 @@ from tests.worker_envs import count_calls
 
 SCRIPTED = "tests.worker_envs:Scripted"
 
-pytestmark = pytest.mark.usefixtures("mark")
+REPLACED = "ignore:.*others like it are only counted:RuntimeWarning"
+
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.filterwarnings(REPLACED)]
 
 
 def make_constant(length=10):
@@ -177,18 +179,28 @@ def test_there_is_at_least_one(name):
 
 def test_making_takes_no_longer_than_it_may(tmp_path, monkeypatch):
     monkeypatch.setattr(WorkerPool, "start_timeout_s", 2.0)  # else a minute
-    kwargs = {"directory": str(tmp_path), "faults": {"1": {"make 1": "hang"}}}
-    message = r"worker 1: making its environments must take no more than 2 s \(`step_timeout_s`"
+    faults = {"1": {f"make {k}": "hang" for k in range(1, 9)}}
+    kwargs = {"directory": str(tmp_path), "faults": faults}
+    message = (
+        "worker 1 must make its environments in one of 3 attempts, and did not; in the last one "
+        r"it stood still for 2 s while it made its environments \(`step_timeout_s`\); a deadlock\?"
+    )
     refuse(EnvironmentFailure, message, SCRIPTED, env_kwargs=kwargs, step_timeout_s=2.0)
+    assert count_calls(tmp_path, "make", 1) == 3
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
-    [("kill", "worker 1: its process ended with SIGKILL; out of memory"), ("exit", "exit code 3")],
+    ("fault", "message", "num_starts"),
+    [
+        ("kill", "worker 1 must .* attempts.*its process ended with SIGKILL; out of memory", 3),
+        ("exit", "worker 1: its process ended with exit code 3", 1),
+    ],
 )
-def test_a_worker_that_dies_while_it_starts(tmp_path, fault, message):
-    kwargs = {"directory": str(tmp_path), "faults": {"1": {"make 1": fault}}}
+def test_a_worker_that_dies_while_it_starts(tmp_path, fault, message, num_starts):
+    faults = {"1": {f"make {k}": fault for k in range(1, 9)}}
+    kwargs = {"directory": str(tmp_path), "faults": faults}
     refuse(EnvironmentFailure, message, SCRIPTED, env_kwargs=kwargs)
+    assert count_calls(tmp_path, "make", 1) == num_starts
 
 
 def test_more_workers_than_there_is_memory_for(monkeypatch):
@@ -224,7 +236,8 @@ def test_fragments_that_there_is_no_memory_for(monkeypatch, is_full):
         if is_full:
             monkeypatch.setattr(os, "posix_fallocate", refuse_room)
         else:
-            monkeypatch.setattr(shared, "available_memory", lambda: 1000)
+            monkeypatch.setattr("hotloop.memory._SMALL_BYTES", 0)
+            monkeypatch.setattr(kernel, "available_memory", lambda: 1000)
         with pytest.raises(ConfigError, match="use fewer workers or environments, or shorter"):
             pool.rollout(policy, plan)
         monkeypatch.undo()

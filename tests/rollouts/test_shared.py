@@ -4,10 +4,10 @@ import os
 import numpy as np
 import pytest
 
+from hotloop import kernel
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError
 from hotloop.policies import ObsScale, PolicySnapshot
-from hotloop.rollouts import shared
 from hotloop.rollouts.shared import Arena, SharedMemory, create
 from tests.rollouts.workers import make_network, num_descriptors, snapshot_of
 
@@ -156,21 +156,22 @@ def test_weights_that_are_overwritten_while_they_are_read_are_read_again(memory,
 
 def test_too_little_memory_is_said_before_any_is_taken(network, monkeypatch):
     size = SharedMemory(-1, network, **SIZES).size
-    monkeypatch.setattr(shared, "available_memory", lambda: size - 1)
+    monkeypatch.setattr("hotloop.memory._SMALL_BYTES", 0)
+    monkeypatch.setattr(kernel, "available_memory", lambda: size - 1)
     gc.collect()  # what earlier tests have left
     before = num_descriptors()
-    message = r"the fragments of 3 workers need .* MiB .* free: use fewer workers"
+    message = r"the fragments of 3 workers take at least .* KiB, and .* are free: use fewer workers"
     with pytest.raises(ConfigError, match=message):
         create(network, **SIZES)
     assert num_descriptors() == before
-    monkeypatch.setattr(shared, "available_memory", lambda: size)
+    monkeypatch.setattr(kernel, "available_memory", lambda: size)
     fd, memory = create(network, **SIZES)
     assert (os.fstat(fd).st_size, memory.size) == (size, size)
     os.close(fd)
 
 
 def test_memory_that_is_unknown_is_tried(network, monkeypatch):
-    monkeypatch.setattr(shared, "available_memory", lambda: None)
+    monkeypatch.setattr(kernel, "available_memory", lambda: None)
     fd, _ = create(network, **SIZES)
     os.close(fd)
 
@@ -192,9 +193,3 @@ def test_the_memory_file_is_passed_to_nobody_by_accident(network):
     fd, _ = create(network, **SIZES)
     assert not os.get_inheritable(fd)
     os.close(fd)
-
-
-def test_the_memory_that_is_free_is_known():
-    with open("/proc/meminfo") as file:
-        total = next(int(x.split()[1]) * 1024 for x in file if x.startswith("MemTotal:"))
-    assert 0 < shared.available_memory() < total

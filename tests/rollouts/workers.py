@@ -7,6 +7,7 @@ import dataclasses
 import os
 import signal
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,9 @@ from hotloop.types import Fragment
 
 # Every process that a test starts, and every one that those start, has this in its environment.
 MARK = "HOTLOOP_TEST_MARK"
+
+SCRIPTED = "tests.worker_envs:Scripted"
+LENGTH = 10
 
 
 def marked_processes(mark):
@@ -175,3 +179,73 @@ class Trace:
                     assert row["obs"][1] not in seen, "an episode was played twice"
                     seen.add(row["obs"][1])
         return episodes
+
+
+class Played:
+    """What a rollout of `Scripted` environments gave until it was closed.
+
+    Attributes:
+        account: its last one.
+        trace: its rows.
+        episodes: that it told of.
+        warned: what it warned of.
+    """
+
+    def __init__(self, tmp_path, num_fragments, num_envs, faults, *, env, between, plan, options):
+        kwargs = {"directory": str(tmp_path), "faults": faults, "length": LENGTH}
+        num_steps = plan.pop("num_steps", 8)
+        self.trace = Trace(2 * num_envs)
+        self.episodes = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with open_pool(env, 2, num_envs, env_kwargs=kwargs, **options) as pool:
+                rollout = begin(pool, num_steps, **plan)
+                for k in range(num_fragments):
+                    fragments = rollout.collect()
+                    self.trace.add(fragments)
+                    self.episodes += rollout.pop_episodes()
+                    assert_adds_up(rollout.accounting(with_workers=False))
+                    rollout.publish(snapshot_of(rollout.policy.network, k + 1))
+                    between(k, pool)
+                self.check_state(rollout, num_envs, num_steps, tmp_path)
+            self.account = rollout.accounting()
+        self.warned = [str(one.message) for one in caught]
+        assert_adds_up(self.account)
+        assert self.account.in_flight == 0
+        ended = [(e.env, e.undiscounted_return, e.length) for e in self.episodes]
+        assert sorted(ended) == sorted(self.trace.check(LENGTH))
+        numbers = [(e.env, e.episode) for e in self.episodes]
+        assert len(set(numbers)) == len(numbers)
+
+    def check_state(self, rollout, num_envs, num_steps, tmp_path):
+        """Every episode is known: fresh environments can be brought to where these are."""
+        kwargs = {"directory": str(tmp_path / "inline"), "length": LENGTH}
+        (tmp_path / "inline").mkdir(exist_ok=True)
+        state = rollout.state()
+        inline = make_inline(SCRIPTED, 2, num_envs, env_kwargs=kwargs)
+        other = begin(inline, num_steps)
+        restarted_envs = other.restore(state.to_arrays(), state.position())
+        inline.close()
+        # Of an environment whose very first reset in a new process fails, the number is known once
+        # an episode of it has ended.
+        if not any(worker.restarts and worker.env_failures for worker in self.workers_of(rollout)):
+            assert restarted_envs == []
+
+    @staticmethod
+    def workers_of(rollout):
+        return rollout.accounting().workers
+
+
+def play(
+    tmp_path, num_fragments, num_envs, faults, *, env=SCRIPTED, between=lambda k, pool: None, **plan
+):
+    """Collect so many fragments by two workers; see `Played`."""
+    names = ("step_timeout_s", "max_failures")
+    options = {name: plan.pop(name) for name in names if name in plan}
+    return Played(
+        *(tmp_path, num_fragments, num_envs, faults),
+        env=env,
+        between=between,
+        plan=plan,
+        options=options,
+    )

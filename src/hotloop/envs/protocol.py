@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -70,7 +70,11 @@ class VectorEnv(Protocol):
         """The number and the length so far of each environment's running episode."""
         ...
 
-    def resume(self, episodes: Sequence[RunningEpisode]) -> tuple[Array, list[int]]:
+    def resume(
+        self,
+        episodes: Sequence[RunningEpisode],
+        on_step: Callable[[], None] = lambda: None,
+    ) -> tuple[Array, list[int]]:
         """Bring fresh environments to where others stood: in the middle of their episodes.
 
         Each episode is begun again with its own seed and its actions are replayed. Where that is
@@ -79,6 +83,7 @@ class VectorEnv(Protocol):
 
         Args:
             episodes: one for each environment.
+            on_step: is called before each reset and each step that is made again.
 
         Returns:
             What to act on next, (N, *obs_shape), and the environments that began a new episode.

@@ -207,7 +207,11 @@ class SerialVectorEnv:
         lengths = (self._num_steps - began for began in self._began)
         return list(zip(self._episode, lengths, strict=True))
 
-    def resume(self, episodes: Sequence[RunningEpisode]) -> tuple[Array, list[int]]:
+    def resume(
+        self,
+        episodes: Sequence[RunningEpisode],
+        on_step: Callable[[], None] = lambda: None,
+    ) -> tuple[Array, list[int]]:
         """See `VectorEnv.resume`."""
         obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
         restarted_envs: list[int] = []
@@ -215,11 +219,13 @@ class SerialVectorEnv:
         self._num_steps = max(len(episode.actions) for episode in episodes)
         for i, episode in enumerate(episodes):
             self._episode[i] = episode.episode - 1
+            on_step()
             self._begin_episode(i, obs[i])
-            if self._replay(i, episode, obs[i]):
+            if self._replay(i, episode, obs[i], on_step):
                 self._began[i] -= len(episode.actions)
                 self._until[i] -= len(episode.actions)
             else:
+                on_step()
                 self._begin_episode(i, obs[i])
                 restarted_envs.append(i)
         self._next_limit = min(self._until)
@@ -263,11 +269,14 @@ class SerialVectorEnv:
         if problem is not None:
             raise self._failure(i, problem, at_reset=True)
 
-    def _replay(self, i: int, episode: RunningEpisode, row: Array) -> bool:
+    def _replay(
+        self, i: int, episode: RunningEpisode, row: Array, on_step: Callable[[], None]
+    ) -> bool:
         """Repeat an episode's actions; whether they led to the same observation."""
         observation = None
         try:
             for action in self._decoder.rows(episode.actions):
+                on_step()
                 observation, value, is_terminated, is_truncated, _ = self._steps[i](action)
                 if is_terminated or is_truncated:
                     return False

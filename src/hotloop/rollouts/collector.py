@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,8 @@ from hotloop.types import Array, Fragment, RunningEpisode, StepArrays
 # Noise is drawn for so many steps at least: a function of the step, it may be drawn ahead, and
 # NumPy takes 150 µs however few numbers it is asked for.
 NOISE_STEPS = 256
+# Of the views of a step's rows, about 1,400.
+_VIEWS_BYTES = 1_024
 
 
 @dataclass(slots=True)
@@ -62,6 +65,23 @@ class Slot:
             for t, arrays in enumerate(fragment.step_arrays())
         ]
         return cls(fragment, head, rows)
+
+    @staticmethod
+    def size_bytes(num_steps: int, num_envs: int, network: Network) -> int:
+        """Return what a slot takes at least, with the noise that it is acted with and evaluation.
+
+        The value is computed of all rows at once, with all its hidden layers.
+        """
+        obs, action = network.obs_spec, network.action_spec
+        obs_bytes = math.prod(obs.shape) * np.dtype(obs.dtype).itemsize
+        each = 2 * obs_bytes + math.prod(action.shape) * np.dtype(action.dtype).itemsize
+        each += 4 * 4 + 3 + 4 * (network.head_size + network.memory_size)
+        twin = network.layers.twin
+        if network.has_value:
+            each += obs_bytes
+            names = [] if twin is None else twin.names["value"]
+            each += 4 * sum(twin.shapes[f"{name}.bias"][0] for name in names if twin is not None)
+        return num_steps * (num_envs * each + _VIEWS_BYTES)
 
 
 class Watch(Protocol):
@@ -118,14 +138,22 @@ class Collector:
         with span("env_reset"):
             self.obs = self.envs.reset(first_episode)
 
-    def resume(self, episodes: Sequence[RunningEpisode]) -> list[int]:
+    def resume(
+        self,
+        episodes: Sequence[RunningEpisode],
+        on_step: Callable[[], None] = lambda: None,
+    ) -> list[int]:
         """Bring fresh environments to where others stood; gives those that began anew instead.
+
+        Args:
+            episodes: one for each environment.
+            on_step: is called before each step that is made again.
 
         Raises:
             EnvironmentFailure: an environment's `reset` failed.
         """
         with span("env_reset"):
-            self.obs, restarted_envs = self.envs.resume(episodes)
+            self.obs, restarted_envs = self.envs.resume(episodes, on_step)
         return restarted_envs
 
     def collect(self, slot: Slot, start: int, stop: int, watch: Watch | None = None) -> None:

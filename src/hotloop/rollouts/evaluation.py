@@ -6,8 +6,11 @@ import math
 
 from hotloop.envs import VectorEnv
 from hotloop.errors import EnvironmentFailure
+from hotloop.memory import need_memory
 from hotloop.policies import ActingPolicy
 from hotloop.types import Episode
+
+EPISODE_BYTES = 128  # of an `Episode` and its numbers, at least
 
 
 def evaluate(
@@ -33,8 +36,10 @@ def evaluate(
         The episodes, by environment and episode.
 
     Raises:
+        ConfigError: so many episodes don't fit into memory.
         EnvironmentFailure: an episode does not end, or its return is not finite.
     """
+    need_memory(EPISODE_BYTES * num_episodes, f"{num_episodes:,} episodes", "play fewer")
     share, rest = divmod(num_episodes, envs.num_envs)
     missing = [share + (env < rest) for env in range(envs.num_envs)]
     wanted = dict(enumerate(missing))

@@ -38,6 +38,8 @@ class Group:
         self._episodes = np.zeros(num_envs, np.int64)
         self._lengths = np.zeros(num_envs, np.int64)
         self._has_ended = np.ones(num_envs, np.bool_)
+        # Environments whose episodes were lost before the next row.
+        self._lost: set[int] = set()
         # What is acted on next; None before the first row.
         self._obs: Array | None = None
         self._history = History(NUM_SLOTS * num_steps, action)
@@ -60,7 +62,7 @@ class Group:
         restarted_envs: Sequence[int],
         obs: Array,
     ) -> None:
-        """Know what the worker was brought to.
+        """Know what the worker was brought to; what another process made of it is forgotten.
 
         Args:
             arrays: from `RolloutState.to_arrays`.
@@ -71,6 +73,8 @@ class Group:
         first = self._first_env
         for i in range(len(self._episodes)):
             is_new = i in restarted_envs
+            if is_new and self._lengths[i]:  # a process before had brought it there
+                self._lost.add(i)
             self._episodes[i] = position.episodes[first + i][0] + is_new
             self._lengths[i] = 0 if is_new else len(arrays[f"actions.{first + i}"])
         self._has_ended[:] = False
@@ -91,7 +95,7 @@ class Group:
         """
         start, stop = self.taken, self.taken + fragment.num_steps
         since = 0
-        if self.cuts or not fragment.valid.all():
+        if self.cuts or self._lost or not fragment.valid.all():
             since = self._mark_cuts(fragment, start, stop)
         episodes = self._follow(fragment, table, since)
         self.taken, self._obs = stop, fragment.last_obs
@@ -111,6 +115,8 @@ class Group:
             self._episodes[:], self._lengths[:] = self.cuts.pop(row), 0
         if self._can_replay:  # else it is a reset, after an end
             anew |= ~fragment.valid
+        anew[0, list(self._lost)] = True
+        self._lost.clear()
         if anew.any():
             fragment.truncated[:-1] |= anew[1:] & ~fragment.terminated[:-1]
             fragment.restarted_envs = tuple(np.flatnonzero(anew[0] & ~self._has_ended).tolist())

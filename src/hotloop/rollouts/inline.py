@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hotloop.envs import ActionSpec, ObsSpec, VectorEnv
 from hotloop.envs.serial import close_all
 from hotloop.errors import ConfigError
+from hotloop.memory import need_memory
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.collector import Collector, Slot
@@ -82,6 +83,9 @@ class InlineRollout:
 
     Attributes:
         num_transitions: so far, over all environments.
+
+    Raises:
+        ConfigError: its fragments don't fit into memory.
     """
 
     def __init__(
@@ -101,6 +105,12 @@ class InlineRollout:
         self._collectors: list[Collector] = []
         self._slots: list[Slot] = []
         self._histories: list[History] = []
+        sizes = [envs.num_envs for envs in self._groups]
+        need_memory(
+            sum(Slot.size_bytes(num_steps, size, policy.network) for size in sizes),
+            f"{sum(sizes):,} environments × {num_steps:,} steps",
+            "use fewer environments, or shorter fragments (`num_steps`)",
+        )
         first_env = 0
         for envs in self._groups:
             slot = Slot.allocate(num_steps, envs.num_envs, policy.network, first_env=first_env)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -20,17 +21,23 @@ from typing import Any, NoReturn
 from hotloop import errors
 from hotloop.envs import ActionSpec, ObsSpec, environment_name
 from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, SpaceError
+from hotloop.kernel import available_memory
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.channel import Channel, Closed
-from hotloop.rollouts.processes import ProcessRollout
+from hotloop.rollouts.guard import MARK, Guard, end_marked, mark_of
+from hotloop.rollouts.processes import IN_A_STEP, ProcessRollout, Standing
 from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.rollouts.shared import available_memory
 from hotloop.timing import span
 
 # How long workers may take to end by themselves, closing environments, before they are killed.
 _GRACE_S = 3.0
 # Starting Python and making environments may take longer than a step.
 _START_S = 60.0
+# A process that is killed or hangs before the run has begun is started so often in all.
+_MAX_STARTS = 3
+# Where workers stand is looked at so often.
+_CHECK_S = 0.2
+_STARTING = Standing((), "while it made its environments", may_be_long=True)
 # One core each, unless the user has said otherwise: on a core of its own none is faster with two.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -42,18 +49,24 @@ class WorkerProcess:
         number: of the worker that it is.
         channel: to it.
         pid: its process and its process group.
+        token: in its environment, and in that of the processes that its environments start.
         ready: what it said of its environments; None: nothing yet.
         is_set_up: whether it was told what to collect.
+        first_row: from where on.
         error: the message that it ended with.
-        began_ns: when it was started, on the monotonic clock.
     """
 
-    def __init__(self, number: int, timing_dir: Path, greeting: Mapping[str, Any]) -> None:
+    def __init__(
+        self, number: int, timing_dir: Path, greeting: Mapping[str, Any], token: str
+    ) -> None:
         self.number = number
+        self.token = token
         self.ready: dict[str, Any] | None = None
         self.is_set_up = False
+        self.first_row = 0
         self.error: dict[str, Any] | None = None
-        self.began_ns = time.monotonic_ns()
+        self._standing: Standing | None = None
+        self._stood_s = 0.0
         self.channel, theirs = Channel.pair()
         # What is first for programs started from here, a profiler's own modules, stays first.
         paths = [os.environ.get("PYTHONPATH", ""), *(path or os.getcwd() for path in sys.path)]
@@ -62,6 +75,7 @@ class WorkerProcess:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "HOTLOOP_WORKER": str(number),
+            MARK: mark_of(token),
         }
         program = [sys.executable, "-m", "hotloop.rollouts.worker"]
         try:
@@ -86,7 +100,7 @@ class WorkerProcess:
             self.channel.send({**greeting, "worker": number, "timing_dir": str(timing_dir)})
 
     def kill(self) -> None:
-        """End it at once, and the processes that its environments started."""
+        """End it at once, and the processes of its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -108,56 +122,24 @@ class WorkerProcess:
             return False
         return True
 
+    def stood_s(self, standing: Standing | None, passed_s: float) -> float:
+        """Seconds that it has not gone on for although it has something to do.
 
-class _Guard:
-    """A tiny process that kills the workers, and what their environments started, if the learner
-    dies: it reads their groups' numbers from a pipe, and acts when that ends without a word."""
+        Args:
+            standing: where it stands now; None: it has nothing to do.
+            passed_s: since this was asked for the last time.
+        """
+        has_stood = standing is not None and standing == self._standing
+        self._standing = standing
+        self._stood_s = self._stood_s + passed_s if has_stood else 0.0
+        return self._stood_s
 
-    _SCRIPT = """
-while read -r word; do
-    case "$word" in
-    end) exit ;;
-    -*)
-        others=
-        for group in $groups; do [ "$group" = "$word" ] || others="$others $group"; done
-        groups=$others
-        ;;
-    *) groups="$groups -$word" ;;
-    esac
-done
-[ -z "$groups" ] || kill -9 $groups 2>/dev/null
-"""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            ["/bin/sh", "-c", self._SCRIPT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def watch(self, pid: int) -> None:
-        """Look after one more process group."""
-        self._write(f"{pid}\n")
-
-    def forget(self, pid: int) -> None:
-        """A process group is gone: its number may become another's."""
-        self._write(f"-{pid}\n")
-
-    def end(self) -> None:
-        """There is nobody left to look after."""
-        self._write("end\n")
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._process.wait()
-
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # somebody killed it
-            self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
+    def is_stopped(self) -> bool:
+        """Whether a signal or a debugger keeps it from running."""
+        with contextlib.suppress(OSError, IndexError):
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            return stat.rpartition(")")[2].split()[0] in ("T", "t")
+        return False
 
 
 class WorkerPool:
@@ -175,7 +157,9 @@ class WorkerPool:
         first_episode: see `make_vec`.
         stagger: see `make_vec`.
         timing_dir: where workers record; None: in a directory that is removed with the pool.
-        step_timeout_s: how long a step or a reset may take before the worker is replaced.
+        step_timeout_s: how long a step or a reset may take, or a worker stand still between two,
+            before it is replaced; None: for ever. Making environments, a process's first row and
+            evaluating may take a minute at least.
         max_failures: how often in all an environment or a worker is replaced.
 
     Attributes:
@@ -185,7 +169,7 @@ class WorkerPool:
         ConfigError: a factory can't be imported; there is no room for so many workers.
         SpaceError: the workers' spaces differ.
         UnknownNameError, MissingExtraError, EnvironmentFailure: an environment can't be made, with
-            the worker's number and its traceback.
+            the worker's number and its traceback; or its process was killed or hung three times.
     """
 
     def __init__(
@@ -239,7 +223,9 @@ class WorkerPool:
         self._selector = selectors.DefaultSelector()
         self._rollout: ProcessRollout | None = None
         self._is_closed = False
-        self._guard = _Guard()
+        self._looked_at = 0.0
+        self._token = secrets.token_hex(8)
+        self._guard = Guard(self._token)
         try:
             with span("start_workers"):
                 self._start_all()
@@ -274,7 +260,7 @@ class WorkerPool:
 
     @property
     def start_timeout_s(self) -> float | None:
-        """Seconds that a worker may take until its environments are made."""
+        """Seconds that a worker may take for what may be long: see `Standing`."""
         return None if self.step_timeout_s is None else max(_START_S, self.step_timeout_s)
 
     def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> ProcessRollout:
@@ -288,7 +274,7 @@ class WorkerPool:
         return self._rollout
 
     def close(self) -> None:
-        """End all workers; those that don't close their environments within 3 s are killed."""
+        """End all workers, and what their environments started; killed is what lives after 3 s."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -302,6 +288,7 @@ class WorkerPool:
                 worker.kill()
         for worker in self.workers:
             worker.reap()
+        end_marked(self._token, grace_until=until)
         self._guard.end()
         self._selector.close()
         if self._rollout is not None:
@@ -312,7 +299,7 @@ class WorkerPool:
     # --- what the rollout calls -------------------------------------------------------------------
 
     def look(self, timeout_s: float) -> None:
-        """Wait for a message of any worker, and answer what needs an answer.
+        """Wait for a message of any worker, and replace those that have died or stand still.
 
         Raises:
             HotloopError: a worker's environments can't be made, or something failed too often.
@@ -323,17 +310,7 @@ class WorkerPool:
                 continue  # replaced by what came before in this list
             if self._drain(worker) and key.fileobj == worker.pidfd:
                 self._replace(worker)
-
-    def replace(self, number: int, why: str) -> None:
-        """Kill a worker and start another in its place.
-
-        Raises:
-            EnvironmentFailure: something failed too often.
-        """
-        worker = self.workers[number]
-        worker.error = {"message": why, "traceback": "", "can_be_mended": True}
-        worker.kill()
-        self._replace(worker)
+        self._replace_frozen()
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -353,7 +330,8 @@ class WorkerPool:
     def _start(self, number: int) -> WorkerProcess:
         greeting = {**self._greeting, "first_env": number * self.envs_per_worker}
         try:
-            worker = WorkerProcess(number, self.timing_dir, greeting)
+            token = f"{self._token}-{secrets.token_hex(4)}"
+            worker = WorkerProcess(number, self.timing_dir, greeting, token)
         except OSError as error:
             raise ConfigError(
                 f"worker {number} of {self.num_workers} can't be started ({error}): use fewer "
@@ -371,16 +349,7 @@ class WorkerPool:
 
     def _wait_until_ready(self) -> None:
         while any(worker.ready is None for worker in self.workers):
-            self.look(1.0)
-            for worker in self.workers:
-                limit = self.start_timeout_s
-                age_s = (time.monotonic_ns() - worker.began_ns) / 1e9
-                if worker.ready is None and limit is not None and age_s > limit:
-                    raise EnvironmentFailure(
-                        f"worker {worker.number}: making its environments must take no more than "
-                        f"{limit:g} s (`step_timeout_s`, {_START_S:g} at least), and has not: "
-                        "raise it, or look for what they wait for"
-                    )
+            self.look(_CHECK_S)
 
     def _drain(self, worker: WorkerProcess) -> bool:
         """Take in all that a worker has said; True: it says nothing more."""
@@ -415,28 +384,70 @@ class WorkerPool:
                 worker.error = message
                 worker.kill()  # closing what failed may hang
 
-    def _replace(self, worker: WorkerProcess) -> None:
-        """A worker has ended, or is about to: say why, and start another in its place."""
+    def _replace_frozen(self) -> None:
+        """Replace the workers that have something to do, and have stood still for too long."""
+        now = time.monotonic()
+        passed_s, start_s = now - self._looked_at, self.start_timeout_s
+        if self.step_timeout_s is None or start_s is None or passed_s < _CHECK_S:
+            return
+        self._looked_at = now
+        row_s = self.step_timeout_s * self.envs_per_worker  # they are stepped one after another
+        for worker in self.workers:
+            standing = _STARTING
+            if worker.ready is not None:
+                standing = None if self._rollout is None else self._rollout.standing(worker)
+            longest_s = start_s if standing is not None and standing.may_be_long else row_s
+            least_s = min(row_s, longest_s)
+            # A pause of the whole machine, or a long update here, is no worker's fault.
+            stood_s = worker.stood_s(standing, min(passed_s, least_s / 2))
+            if standing is None or stood_s < least_s:
+                continue
+            is_stopped = worker.is_stopped()
+            limit_s = least_s if is_stopped else longest_s
+            if stood_s >= limit_s:
+                worker.kill()
+                self._replace(worker, self._describe(standing, limit_s, is_stopped))
+
+    def _describe(self, standing: Standing, limit_s: float, is_stopped: bool) -> str:
+        """Why a worker is replaced that stands still."""
+        hint = "a signal has stopped it" if is_stopped else "a deadlock?"
+        what = f"it stood still for {limit_s:g} s {standing.where}"
+        if standing.where == IN_A_STEP:
+            each = f" for each of {self.envs_per_worker}" if self.envs_per_worker > 1 else ""
+            what = f"a step of its environments took more than {self.step_timeout_s:g} s{each}"
+        return f"{what} (`step_timeout_s`); {hint}"
+
+    def _replace(self, worker: WorkerProcess, why: str | None = None) -> None:
+        """A worker has ended, or is about to: say why, and start another in its place.
+
+        Raises:
+            HotloopError: its environments can't be made, or something failed too often.
+        """
         for one in (worker.channel.socket, worker.pidfd):
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(one)
-        code = worker.reap()
+        code, number = worker.reap(), worker.number
+        end_marked(worker.token)
         self._guard.forget(worker.pid)
-        error = worker.error
-        if error is None:
+        if why is None:
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            hint = "; out of memory?" if code == -signal.SIGKILL else ""
-            error = {
-                "message": f"its process ended with {how}{hint}",
-                "traceback": "",
-                "can_be_mended": True,
-            }
-        if self._rollout is None or not error["can_be_mended"]:
-            self._raise(worker.number, error)
-        self._count_failure(worker.number, error)
-        self.restarts[worker.number] += 1
-        self._rollout.lost(worker.number)
-        self._start(worker.number)
+            why = f"its process ended with {how}" + "; out of memory?" * (code == -signal.SIGKILL)
+        has_begun = self._rollout is not None
+        error = worker.error or {"message": why, "traceback": "", "can_be_mended": True}
+        # At the start nothing is known of what it says, or ends by itself for, but that it is so.
+        if not error["can_be_mended"] or not (has_begun or (worker.error is None and code < 0)):
+            self._raise(number, error)
+        self.restarts[number] += 1
+        if not has_begun and self.restarts[number] == _MAX_STARTS:
+            raise EnvironmentFailure(
+                f"worker {number} must make its environments in one of {_MAX_STARTS} attempts, and "
+                f"did not; in the last one {why}: look for what they wait for, use fewer workers "
+                "if memory is short, or raise `step_timeout_s`"
+            )
+        self._count_failure(number, error)
+        if self._rollout is not None:
+            self._rollout.lost(number)
+        self._start(number)
 
     def _count_failure(self, number: int, error: Mapping[str, Any]) -> None:
         """Tell of each kind of failure once, and give up after too many.

@@ -20,11 +20,11 @@ from hotloop import kernel
 from hotloop.envs import VectorEnv, make_vec
 from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import HotloopError
+from hotloop.kernel import available_memory
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.forecast import Choice, Measured, Task, choose
 from hotloop.rollouts.protocol import CollectionOptions, Schedule
-from hotloop.rollouts.shared import available_memory
 from hotloop.timing import span
 
 # Steps are made until there are so many, or until so much time has passed and there are some and

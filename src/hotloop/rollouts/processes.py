@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from hotloop.rollouts.shared import (
     BEGUN,
     DONE,
     EPISODE,
+    EVALUATING,
     GRANTS,
     LIMIT,
     NOBODY_WAITS,
@@ -47,9 +47,25 @@ from hotloop.types import Array, Episode, Fragment
 if TYPE_CHECKING:
     from hotloop.rollouts.pool import WorkerPool, WorkerProcess
 
+IN_A_STEP = "in a step"
+
 # The learner looks at the counters by itself so often; a worker in a long step may have rows that
 # it has told nobody of.
 _LOOK_S = 0.02
+
+
+class Standing(NamedTuple):
+    """Where a worker stands that has something to do.
+
+    Attributes:
+        progress: what it has written into its words: as long as it goes on, they change.
+        where: for messages.
+        may_be_long: it may be importing, building or compiling something.
+    """
+
+    progress: tuple[int, ...]
+    where: str
+    may_be_long: bool = False
 
 
 class ProcessRollout:
@@ -92,8 +108,8 @@ class ProcessRollout:
             for worker in range(pool.num_workers)
         ]
         self._resume: tuple[Mapping[str, Array], RolloutPosition] | None = None
-        # What each worker has said of where it was brought to.
-        self._resumed: list[tuple[list[int], Array] | None] = [None] * pool.num_workers
+        # Of each worker that was brought there: the environments that were not.
+        self._restarted: list[Sequence[int] | None] = [None] * pool.num_workers
         self._is_set_up = self._has_ended = False
         self._episodes: list[Episode] = []
         self._lost: Counter[str] = Counter()  # steps begun that came to no end
@@ -101,7 +117,6 @@ class ProcessRollout:
         self._trained = 0
         self._ages = [0, 0, 0]  # rows, their versions' ages summed, the greatest
         self._account: Accounting | None = None
-        self._looked_at = 0.0
         self.publish(policy.snapshot)
 
     # --- the protocol -----------------------------------------------------------------------------
@@ -167,13 +182,10 @@ class ProcessRollout:
         self._set_up()
         restarted_envs: list[int] = []
         with span("wait_for_workers", kind="wait"):
-            for worker, group in enumerate(self._groups):
-                while (resumed := self._resumed[worker]) is None:
+            for worker in range(len(self._groups)):
+                while (restarted := self._restarted[worker]) is None:
                     self._pool.look(_LOOK_S)
-                    self._check_deadlines()
-                anew, obs = resumed
-                group.resume(actions, position, anew, obs)
-                restarted_envs += [worker * self._num_envs + i for i in anew]
+                restarted_envs += [worker * self._num_envs + i for i in restarted]
         return restarted_envs
 
     def accounting(self, *, with_workers: bool = True) -> Accounting:
@@ -193,7 +205,7 @@ class ProcessRollout:
         if not self._is_set_up or worker.is_set_up:
             return
         words, group = self._memory[worker.number].words, self._groups[worker.number]
-        worker.is_set_up = True
+        worker.is_set_up, worker.first_row = True, words[STEPPED]
         exploration = self.policy.exploration
         setup: dict[str, Any] = {
             "network": self.policy.network.to_json(),
@@ -217,8 +229,13 @@ class ProcessRollout:
             worker.channel.send(setup, arrays=arrays, fd=self._fd)
 
     def restarted_envs(self, number: int, envs: Sequence[int], obs: Array) -> None:
-        """A worker was brought to where another run stood, but for these environments."""
-        self._resumed[number] = list(envs), obs
+        """A worker was brought to where another run stood, but for these environments.
+
+        Again, where its process was replaced before its first row.
+        """
+        assert self._resume is not None
+        self._restarted[number] = envs
+        self._groups[number].resume(*self._resume, envs, obs)
 
     def lost(self, number: int) -> None:
         """A worker's process is gone: what it had not finished is dropped, and where the one that
@@ -227,7 +244,8 @@ class ProcessRollout:
         words = memory.words
         row = words[STEPPED]
         self._lost["worker died"] += self._num_envs * (words[BEGUN] - row)
-        words[BEGUN], words[STARTED], words[WAITING], words[ACTING] = row, 0, 0, -1
+        words[BEGUN], words[ACTING] = row, -1
+        words[STARTED] = words[WAITING] = words[EVALUATING] = 0
         if row > group.first_row:
             group.cuts[row] = words[EPISODE] + 1
         if row > group.taken:
@@ -235,6 +253,22 @@ class ProcessRollout:
             which, t = memory.place(row - 1)
             fragment = memory.slots[which].fragment
             fragment.truncated[t] |= ~fragment.terminated[t]
+
+    def standing(self, worker: WorkerProcess) -> Standing | None:
+        """Where a worker stands that is ready; None: it waits, and has nothing to do."""
+        words = self._memory[worker.number].words
+        is_shared_out = self._plan.schedule == "variable"
+        room = self._shared.room(worker.number, is_shared_out=is_shared_out)
+        if not worker.is_set_up or (words[WAITING] and room <= 0):
+            return None
+        progress = tuple(words[BEGUN:])
+        if words[STARTED]:
+            return Standing(progress, IN_A_STEP)
+        if words[EVALUATING]:
+            return Standing(progress, "while it evaluated rows", may_be_long=True)
+        if words[BEGUN] == worker.first_row:
+            return Standing(progress, "before its first step", may_be_long=True)
+        return Standing(progress, "when it was to go on" if words[WAITING] else "between two steps")
 
     def end(self) -> None:
         """No more is collected."""
@@ -341,37 +375,10 @@ class ProcessRollout:
     def _wait(self, is_enough: Any) -> None:
         if is_enough():
             self._pool.look(0.0)  # what failed meanwhile
-            self._check_deadlines_at_times()
             return
         with span("wait_for_workers", kind="wait"):
             while not is_enough():
                 self._pool.look(_LOOK_S)
-                self._check_deadlines_at_times()
-
-    def _check_deadlines_at_times(self) -> None:
-        """Look at the deadlines, also where one worker's rows are all that is ever waited for."""
-        now = time.monotonic()
-        if now - self._looked_at > 10 * _LOOK_S:
-            self._looked_at = now
-            self._check_deadlines()
-
-    def _check_deadlines(self) -> None:
-        """Replace workers that are longer in one step than they may."""
-        limit_s = self._pool.step_timeout_s
-        if limit_s is None:
-            return
-        now = time.monotonic_ns()
-        # A worker's environments are stepped one after another.
-        of_row_s = limit_s * self._num_envs
-        each = f" for each of {self._num_envs}" if self._num_envs > 1 else ""
-        for worker, memory in enumerate(self._memory):
-            started, limit = memory.words[STARTED], of_row_s
-            what = f"a step of its environments took more than {limit_s:g} s{each}"
-            if self._pool.workers[worker].ready is None:
-                started, limit = self._pool.workers[worker].began_ns, self._pool.start_timeout_s
-                what = f"making its environments again took more than {limit:g} s"
-            if started and limit is not None and now - started > limit * 1e9:
-                self._pool.replace(worker, f"{what} (`step_timeout_s`)")
 
     # --- taking rows ------------------------------------------------------------------------------
 

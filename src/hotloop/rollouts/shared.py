@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hotloop.errors import ConfigError
+from hotloop.memory import need_memory
 from hotloop.policies import Network, ObsScale, PolicySnapshot
 from hotloop.rollouts.collector import Slot
 from hotloop.types import PER_STEP, Array, Fragment
@@ -34,6 +35,7 @@ STARTED = 11  # when the step or the reset in progress began, in ns; 0: none is
 WAITING = 12  # whether it waits for a new limit
 EPISODE = 13  # the greatest number of its environments' running episodes
 ACTING = 14  # the version that it makes rows with; −1: it makes none
+EVALUATING = 15  # whether it evaluates rows
 _NUM_WORDS = 16
 NOBODY_WAITS = 2**62
 
@@ -57,11 +59,11 @@ class Arena:
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """The next array; zeros, if nobody has written to it."""
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         start = self.size
         self.size += -(-size // 64) * 64
-        if self._memory is None:
-            return np.zeros(shape, dtype)
+        if self._memory is None:  # one number, seen everywhere
+            return np.broadcast_to(np.zeros((), dtype), shape)
         return np.ndarray(shape, dtype, self._memory, start)
 
 
@@ -217,6 +219,7 @@ class SharedMemory:
         wanted: int64, (1,), of the schedule that takes what there is.
         weights: the published policy.
         workers: each worker's part.
+        words: of each worker.
 
     Args:
         fd: the memory file; −1: none, to learn how large it must be.
@@ -239,7 +242,25 @@ class SharedMemory:
             WorkerMemory(arena, network, num_steps, num_envs, worker * num_envs)
             for worker in range(num_workers)
         ]
+        self.words = [memory.words for memory in self.workers]
         self.size = arena.size
+
+    def room(self, worker: int, *, is_shared_out: bool) -> int:
+        """Rows that a worker may begin now.
+
+        Args:
+            worker: its number.
+            is_shared_out: whether `total_limit` holds.
+        """
+        words = self.words[worker]
+        room = words[LIMIT] - words[STEPPED]
+        if is_shared_out:
+            left = self.total_limit[0] - sum([others[STEPPED] for others in self.words])
+            share = -(-left // len(self.words))  # the others take theirs too
+            if words[STEPPED] == words[TAKEN]:
+                share = max(share, 1)  # a row of every worker is waited for, however late it comes
+            room = min(room, share)
+        return room
 
 
 def create(network: Network, **sizes: Any) -> tuple[int, SharedMemory]:
@@ -251,13 +272,8 @@ def create(network: Network, **sizes: Any) -> tuple[int, SharedMemory]:
         ConfigError: there is not enough memory.
     """
     size = SharedMemory(-1, network, **sizes).size
-    free = available_memory()
     advice = "use fewer workers or environments, or shorter fragments (`num_steps`)"
-    if free is not None and size > free:
-        raise ConfigError(
-            f"the fragments of {sizes['num_workers']} workers need {size / 2**20:,.0f} MiB of "
-            f"shared memory, but {free / 2**20:,.0f} MiB are free: {advice}"
-        )
+    need_memory(size, f"the fragments of {sizes['num_workers']} workers", advice)
     fd = os.memfd_create("hotloop-rollouts", os.MFD_CLOEXEC)
     try:
         os.posix_fallocate(fd, 0, size)
@@ -269,23 +285,3 @@ def create(network: Network, **sizes: Any) -> tuple[int, SharedMemory]:
         raise ConfigError(
             f"{size / 2**20:,.0f} MiB of shared memory can't be had ({error}): {advice}"
         ) from error
-
-
-def available_memory() -> int | None:
-    """Bytes that may still be used, by the machine and by this process's group; None: unknown."""
-    found: list[int] = []
-    try:
-        with open("/proc/meminfo") as file:
-            found += [int(x.split()[1]) * 1024 for x in file if x.startswith("MemAvailable:")]
-        with open("/sys/fs/cgroup/memory.max") as file:
-            limit = file.read().strip()
-        if limit != "max":
-            with open("/sys/fs/cgroup/memory.current") as file:
-                used = int(file.read())
-            with open("/sys/fs/cgroup/memory.stat") as file:
-                # What files are cached in is given back when it is needed.
-                used -= sum(int(x.split()[1]) for x in file if x.split()[0].endswith("ive_file"))
-            found.append(max(0, int(limit) - used))
-    except (OSError, ValueError):
-        pass
-    return min(found, default=None)

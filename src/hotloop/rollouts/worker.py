@@ -23,18 +23,17 @@ from hotloop.envs import VectorEnv, make_vec
 from hotloop.errors import EnvironmentFailure, HotloopError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, network_from_json
 from hotloop.rollouts.channel import Channel, Closed
-from hotloop.rollouts.collector import Collector
+from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.shared import (
     ACTING,
     BEGUN,
     DONE,
     EPISODE,
+    EVALUATING,
     GRANTS,
-    LIMIT,
     NOBODY_WAITS,
     STARTED,
     STEPPED,
-    TAKEN,
     WAITING,
     SharedMemory,
     WorkerMemory,
@@ -150,11 +149,10 @@ class Worker:
             num_envs=envs.num_envs,
         )
         os.close(fd)
+        self._shared = shared
         self._weights = shared.weights
-        self._total_limit = shared.total_limit
-        self._wanted = shared.wanted
-        self._all_words = [memory.words for memory in shared.workers]
-        self._memory: WorkerMemory = shared.workers[greeting["worker"]]
+        self._worker: int = greeting["worker"]
+        self._memory: WorkerMemory = shared.workers[self._worker]
         self._words = self._memory.words
         self._number, snapshot = self._weights.read(self._weights.newest)
         # What all of its parameters lie in.
@@ -201,10 +199,9 @@ class Worker:
             self._table = self._memory.episodes[which]
             self._table["length"][t:stop] = 0
             self._collector.collect(slot, t, stop, self)
-            self._collector.evaluate(slot, first, stop)
+            self._evaluate(slot, first, stop)
             now = time.monotonic()
             self._row_s += 0.1 * ((now - began) / (stop - t) - self._row_s)
-            words[DONE] = self._row
             words[ACTING] = -1
             if self._room() <= 0 or (now - self._told_at >= TELL_S and self._is_waited_for()):
                 self._told_at = now
@@ -239,33 +236,30 @@ class Worker:
 
     def _room(self) -> int:
         """Rows that may be begun now."""
-        room = self._words[LIMIT] - self._row
-        if self._setup["schedule"] == "variable":
-            left = self._total_limit[0] - sum([words[STEPPED] for words in self._all_words])
-            share = -(-left // len(self._all_words))  # the others take theirs too
-            if self._row == self._words[TAKEN]:
-                share = max(share, 1)  # a row of every worker is waited for, however late it comes
-            room = min(room, share)
-        return room
+        is_shared_out = self._setup["schedule"] == "variable"
+        return self._shared.room(self._worker, is_shared_out=is_shared_out)
 
     def _is_waited_for(self) -> bool:
         """Whether the learner can now take what it waits for."""
-        wanted = self._wanted[0]
-        return wanted < NOBODY_WAITS and sum([words[DONE] for words in self._all_words]) >= wanted
+        wanted = self._shared.wanted[0]
+        if wanted == NOBODY_WAITS:
+            return False
+        return sum([words[DONE] for words in self._shared.words]) >= wanted
 
     def _begin(self, arrays: dict[str, Any]) -> None:
         """Bring the environments to where they are to begin."""
         words, setup = self._words, self._setup
+        self._step_begins()
         if setup["resume"] is not None:
-            # Not one step but many: a deadline for one of them is not theirs.
-            restarted_envs = self._collector.resume(running_episodes(arrays, setup["resume"]))
+            restarted_envs = self._collector.resume(
+                running_episodes(arrays, setup["resume"]), on_step=self._step_begins
+            )
             obs = self._collector.obs
             assert obs is not None
             self._channel.send(
                 {"kind": "resumed", "restarted_envs": restarted_envs}, arrays={"obs": obs}
             )
         else:
-            words[STARTED] = time.monotonic_ns()
             self._collector.begin(first_episode=setup["first_episode"])
         self._note_episodes(self._running())
         words[STARTED] = 0
@@ -281,8 +275,19 @@ class Worker:
                 self._load(words[GRANTS + which])
             else:
                 self._load(self._weights.newest)
-            self._collector.evaluate(self._memory.slots[which], first, stop)
-            words[DONE] = self._row
+            self._evaluate(self._memory.slots[which], first, stop)
+
+    def _step_begins(self) -> None:
+        """Environments are reset, or one is stepped again that another run has stepped."""
+        self._words[STARTED] = time.monotonic_ns()
+
+    def _evaluate(self, slot: Slot, first: int, stop: int) -> None:
+        """Evaluate rows, the last ones of all; they may be taken then."""
+        words = self._words
+        words[EVALUATING] = 1
+        self._collector.evaluate(slot, first, stop)
+        words[EVALUATING] = 0
+        words[DONE] = self._row
 
     def _running(self) -> list[int]:
         """Numbers of the episodes that run now."""
