@@ -8,7 +8,19 @@ import sys
 import numpy as np
 import pytest
 
-from hotloop.bandits import EpsilonGreedy, Gaussian, RandomWalk, compare, run
+from hotloop import kernel
+from hotloop.bandits import (
+    MOSS,
+    UCB,
+    UCB1,
+    EpsilonGreedy,
+    Gaussian,
+    RandomWalk,
+    compare,
+    plans,
+    run,
+)
+from hotloop.errors import ConfigError
 
 MEASURE = """
 import re
@@ -74,3 +86,26 @@ def test_a_million_runs_within_200_mib():
     peaks(1, 1)  # what compiling takes, when nothing is kept from before, is another matter
     _, after = peaks(1_000_000, 1000)
     assert after < 200
+
+
+@pytest.mark.parametrize("agent", [UCB(), UCB1(), MOSS()])
+def test_tables_that_do_not_fit_are_refused(monkeypatch, agent):
+    monkeypatch.setattr(kernel, "available_memory", lambda: 2**30)
+    message = r"^tables for 1,000,000,00\d steps take at least 3.7 GiB, and 1.0 GiB are free: lower"
+    with pytest.raises(ConfigError, match=message):
+        run(agent, num_runs=1, num_steps=10**9)
+
+
+def test_curves_that_do_not_fit_are_refused(monkeypatch):
+    monkeypatch.setattr(kernel, "available_memory", lambda: 2**30)
+    for more in ({}, {"arm_shares": True, "num_steps": 10**7}):
+        options = {"num_steps": 10**8, "steps_per_point": 1, **more}
+        with pytest.raises(ConfigError, match=r"points take at least .* raise `steps_per_point`"):
+            run(EpsilonGreedy(), num_runs=1, **options)
+
+
+def test_tables_are_the_same_in_pieces(monkeypatch):
+    whole = run(MOSS(), num_runs=64, num_steps=1000)
+    monkeypatch.setattr(plans, "_PIECE", 7)
+    pieces = run(MOSS(), num_runs=64, num_steps=1000)
+    np.testing.assert_array_equal(whole.mean_reward, pieces.mean_reward)

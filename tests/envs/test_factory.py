@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
+from hotloop import kernel
 from hotloop.envs import make_env, make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, UnknownNameError
 from tests.envs.toy import CountingEnv, FailingEnv, numbered
@@ -236,3 +237,29 @@ def test_factories_are_called_for_each_environment():
     assert envs.reset()[:, 0].tolist() == [0, 1, 2]
     assert not isinstance(envs, gymnasium.vector.VectorEnv)
     assert make_vec(FailingEnv, 2, env_kwargs={"at": 3}).obs_spec.shape == (4,)
+
+
+@pytest.mark.parametrize("num_envs", [200, 10**9, 10**30])
+def test_more_environments_than_fit_are_refused_before_they_are_made(monkeypatch, num_envs):
+    made = []
+
+    def make():
+        made.append(CountingEnv())
+        return made[-1]
+
+    monkeypatch.setattr(kernel, "resident_bytes", lambda: len(made) * 2**20)
+    monkeypatch.setattr(kernel, "available_memory", lambda: 100 * 2**20)
+    message = rf"^{num_envs:,} environments take at least .* and 100 MiB are free: lower `num_envs`"
+    with pytest.raises(ConfigError, match=message):
+        make_vec(make, num_envs)
+    assert len(made) == 64
+    assert all(env.num_closed == 1 for env in made)
+    made.clear()
+    make_vec(make, 160).close()
+
+
+def test_small_environments_are_not_counted_by_what_else_the_process_took(monkeypatch):
+    sizes = iter(range(0, 2**23, 2**19))
+    monkeypatch.setattr(kernel, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(kernel, "available_memory", lambda: 2**20)
+    make_vec(CountingEnv, 200).close()

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 
@@ -94,3 +96,15 @@ def test_state_goes_into_a_checkpoint_and_comes_back(normalize_obs):
         normalizer.update(more)
     for name, array in first.to_arrays().items():
         np.testing.assert_array_equal(array, second.to_arrays()[name], name)
+
+
+@pytest.mark.parametrize("bound", [1e308, 10**30, 10**40])
+def test_bounds_that_float32_can_not_hold_are_none_and_told_by_nobody(bound):
+    normalizer = Normalizer((2,), 2, **{**OFF, "clip_obs": bound, "clip_reward": bound})
+    rows = np.array([[-3e38, 5.0]], np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clipped = normalizer.reward(rows), normalizer.obs_scale.apply(rows)
+    expected = np.array([[-min(3e38, float(bound)), 5.0]])
+    for got in clipped:
+        np.testing.assert_allclose(got, expected, rtol=1e-6)

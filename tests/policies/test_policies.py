@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from hotloop import kernel
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot, actor_critic, network_from_json
 from hotloop.policies.initialization import orthogonal
 from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.perceptrons import Perceptrons
 from tests.policies.nets import Spaces
 
 
@@ -293,3 +295,25 @@ except MissingExtraError as error:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "needs torch, which is not installed: pip install 'hotloop[train]'" in done.stdout
+
+
+@pytest.mark.parametrize(("initialization", "size"), [("orthogonal", "29"), ("uniform", "14")])
+def test_more_parameters_than_fit_are_refused_before_they_are_drawn(
+    monkeypatch, initialization, size
+):
+    network = Network(
+        obs_spec=obs_spec(10**6),
+        action_spec=DISCRETE,
+        body=Perceptrons(
+            hidden_sizes=(10**6, 10), activation="tanh", initialization=initialization
+        ),
+        head="categorical",
+        has_value=False,
+    )
+    monkeypatch.setattr(kernel, "available_memory", lambda: 2**40)
+    message = (
+        rf"^networks of 1,000,011,000,043 parameters take at least {size} TiB, and 1.0 TiB are "
+        "free: lower `hidden_sizes`$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        network.initial_parameters(0)

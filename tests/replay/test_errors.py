@@ -10,8 +10,10 @@ import weakref
 import numpy as np
 import pytest
 
+from hotloop import kernel
 from hotloop.errors import ConfigError, HotloopError, OutputError, ReplayError, ShapeError
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
+from hotloop.replay.memory import Memory
 
 FIELDS = {
     "obs": ((3,), np.float32),
@@ -886,6 +888,35 @@ def test_no_room_to_grow(tmp_path, kind):
     for field in fields:
         np.testing.assert_array_equal(one[field], other[field])
     np.testing.assert_array_equal(buffer.sample(9).index, twin.sample(9).index)
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), Prioritized(), RankBased()])
+def test_transitions_that_there_is_no_memory_for(monkeypatch, sampler):
+    def refuse(memory, num_bytes):
+        raise MemoryError(f"Unable to allocate {num_bytes}")
+
+    monkeypatch.setattr(Memory, "bulk", refuse)
+    message = (
+        r"^there is no memory for 1,000 transitions of \d+ bytes and more \(Unable to allocate "
+        r"\d+\): keep fewer, or name a directory as `memory_map`$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        ReplayBuffer(1_000, FIELDS, sampler=sampler)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"n_step": 10**9}, "1,000,000,000 steps of 1 environments"),
+        ({"n_step": 10**30, "num_envs": 10}, "1,000,.* steps of 10 environments"),
+        ({"num_envs": 10**9, "share_next_obs": True}, "1 steps of 1,000,000,000 environments"),
+    ],
+)
+def test_windows_that_do_not_fit_are_refused_before_they_are_made(monkeypatch, options, what):
+    monkeypatch.setattr(kernel, "available_memory", lambda: 2**34)
+    message = f"^the last {what} take at least .*, and 16 GiB are free: lower `n_step` or `num_en"
+    with pytest.raises(ConfigError, match=message):
+        ReplayBuffer(1_000, FIELDS, **options)
 
 
 # Without what is optional.

@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from safetensors.numpy import load_file
 
+from hotloop import kernel
 from hotloop.algorithms import dqn, ppo, sac, td3
 from hotloop.envs import make_vec
 from hotloop.errors import (
@@ -983,3 +984,15 @@ def test_nothing_is_left_of_a_run_that_fails_before_its_first_iteration(tmp_path
 def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
     with torch.no_grad():
         assert train(sac, tmp_path).status == "finished"
+
+
+def test_a_buffer_is_refused_by_what_it_comes_to_hold(monkeypatch):
+    monkeypatch.setattr(kernel, "available_memory", lambda: 2**25)
+    envs = make_vec("CartPole-v1", 1)
+    config = dqn.Config(buffer_size=10**7, total_timesteps=10**6, learning_starts=100)
+    message = "^the 1,000,000 transitions that the replay buffer comes to hold take at least .* MiB"
+    with pytest.raises(ConfigError, match=message):
+        Replay(config, envs, torch.device("cpu"))
+    short = dataclasses.replace(config, total_timesteps=10**5)
+    Replay(short, envs, torch.device("cpu"))
+    envs.close()

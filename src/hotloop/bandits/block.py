@@ -12,6 +12,7 @@ from hotloop.bandits.kernels import driver, layout, recording
 from hotloop.bandits.kernels import environments as parts
 from hotloop.bandits.kernels.layout import LANES, WINDOW
 from hotloop.bandits.plans import Plan, num_rows
+from hotloop.memory import need_memory
 from hotloop.types import Array
 
 
@@ -61,6 +62,9 @@ class Block:
         environment: what the kernels can make; None for one in plain Python.
         num_arms: k.
         settings: what all blocks have in common.
+
+    Raises:
+        ConfigError: the curves don't fit into memory.
     """
 
     def __init__(
@@ -79,6 +83,12 @@ class Block:
         self._plans = [plan for plan in (*agents, environment) if plan is not None]  # keeps arrays
         self._environment = self._make_environment(environment, dimension)
         self.agents = [self._make_agent(plan) for plan in agents]
+        each = 6 + (num_arms if settings.arm_shares else 0)
+        need_memory(
+            8 * each * settings.num_points * len(agents),
+            f"curves of {settings.num_points:,} points",
+            "raise `steps_per_point`",
+        )
         self.curves = np.zeros((len(agents), 6, settings.num_points))
         self._records = Memory(recording.RECORD_BYTES * len(agents))
         shape = (len(agents), settings.num_points, num_arms)

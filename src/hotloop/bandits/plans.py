@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +40,7 @@ from hotloop.bandits.kernels.layout import LANES, TOGETHER
 from hotloop.bandits.own import JittedAgent, JittedEnvironment
 from hotloop.compiled import Part
 from hotloop.errors import BanditError, ConfigError
+from hotloop.memory import need_memory
 from hotloop.types import Array
 
 
@@ -65,7 +68,22 @@ class Plan:
     has_walk: bool = False
 
 
+_PIECE = 2**20
 _MOST_STATE = 1_000_000_000  # bytes, of one thread
+
+
+def _table(size: int, function: Callable[[Array], Any], *, at_zero: float = 0.0) -> Array:
+    """A function of 0 … `size`, float32, made in pieces: all at once takes five times as much.
+
+    Raises:
+        ConfigError: it does not fit into memory.
+    """
+    need_memory(4 * size, f"tables for {size:,} steps", "lower `num_steps`")
+    table = np.full(size + 1, at_zero, np.float32)
+    for start in range(1, size + 1, _PIECE):
+        stop = min(start + _PIECE, size + 1)
+        table[start:stop] = function(np.arange(start, stop))
+    return table
 
 
 def num_rows(num_arms: int) -> int:
@@ -102,8 +120,7 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
         is_books = isinstance(agent, UCB)
         step_size = (agent.step_size or 0.0) if isinstance(agent, UCB) else 0.0
         scale = agent.c if isinstance(agent, UCB) else agent.scale
-        roots = np.ones(num_steps + 1, np.float32)
-        roots[1:] = np.arange(1, num_steps + 1) ** -0.5 if scale else 0.0
+        roots = _table(num_steps, lambda pulls: pulls**-0.5 if scale else 0.0, at_zero=1.0)
         return Plan(
             parts=(values.start_ucb, values.choose_ucb, values.update_ucb),
             parameters=(float(step_size), 0.0, float(scale), int(not is_books), roots.ctypes.data),
@@ -111,10 +128,10 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
             state_bytes=(values.STATE_BYTES + 4) * rows,
         )
     if isinstance(agent, MOSS):
-        radii = np.zeros(num_steps + 2)
-        pulls = np.arange(1, num_steps + 2)
-        radii[1:] = np.sqrt(np.maximum(np.log(num_steps / (k * pulls)), 0.0) / pulls)
-        table = radii.astype(np.float32)
+        table = _table(
+            num_steps + 1,
+            lambda pulls: np.sqrt(np.maximum(np.log(num_steps / (k * pulls)), 0.0) / pulls),
+        )
         return Plan(
             parts=(values.start_moss, values.choose_moss, values.update_moss),
             parameters=(0.0, 0.0, 0.0, 0, table.ctypes.data),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hotloop import kernel
 from hotloop.envs.checks import describe_value
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
@@ -23,6 +24,7 @@ from hotloop.errors import (
     nearest,
 )
 from hotloop.importing import describe_exception, name_of
+from hotloop.memory import need_memory
 
 if TYPE_CHECKING:
     import gymnasium
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 # Libraries that register their environments only once they are imported: what their ids begin with,
 # the module that registers, and the extra that brings it.
 _LATE_REGISTRATION = (("ALE/", "ale_py", "atari"), ("Vizdoom", "vizdoom.gymnasium_wrapper", "doom"))
+
+# By so much the process may have grown for other reasons than the environments that it made.
+_SLACK_BYTES = 2**22
 
 
 def make_env(
@@ -98,7 +103,8 @@ def make_vec(
     Raises:
         UnknownNameError: there is no such id, module or factory.
         MissingExtraError: a library that the environment needs is not installed.
-        ConfigError: `env_kwargs` do not fit, or `num_envs` isn't what the factory makes.
+        ConfigError: `env_kwargs` do not fit, `num_envs` isn't what the factory makes, or so many
+            don't fit into memory.
         SpaceError: an observation or action space is not supported.
         EnvironmentFailure: an environment's constructor raised.
     """
@@ -114,15 +120,19 @@ def make_vec(
     made = _construct(env_id, factory, kwargs)
     if _is_vector(made):
         return _adapt(made, env_id, num_envs, seed=seed, first_env=first_env, stream=stream)
-    singles = [made]
+    singles, known = [made], {id(made)}
     try:
-        for _ in range(1, num_envs or 1):
+        before = kernel.resident_bytes()
+        for count in range(1, num_envs or 1):
+            if count >= 64 and count.bit_count() == 1:
+                _need_more(count, num_envs or 1, kernel.resident_bytes() - before)
             single = _construct(env_id, factory, kwargs)
-            if any(single is other for other in singles):
+            if id(single) in known:
                 raise ConfigError(
                     f"{env_id}: the factory returned the same environment twice: make a new one "
                     "in each call"
                 )
+            known.add(id(single))
             singles.append(single)
         options: dict[str, Any] = {"stream": stream, "stagger": stagger}
         if on_failure is not None:
@@ -133,6 +143,16 @@ def make_vec(
         with contextlib.suppress(Exception):  # the first failure is the one to hear of
             close_all(singles)
         raise
+
+
+def _need_more(count: int, num_envs: int, grown: int) -> None:
+    """Refuse more environments than fit, going by the memory that the first `count` have taken.
+
+    Raises:
+        ConfigError: they don't.
+    """
+    each = (grown - _SLACK_BYTES) // count
+    need_memory(each * (num_envs - count), f"{num_envs:,} environments", "lower `num_envs`")
 
 
 def _adapt(

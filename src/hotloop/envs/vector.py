@@ -15,7 +15,8 @@ spend no call on a reset, and every episode has its own seed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 Autoreset = Literal["next_step", "same_step", "masked"]
+
+# Truncated episodes after which final observations that all were wrong are told of.
+_ENOUGH_EPISODES = 10
 
 
 class VectorAdapter:
@@ -87,6 +91,9 @@ class VectorAdapter:
         self._num_steps = 0
         # Next-step mode: rows whose episode ended, so that the next call resets them.
         self._resetting = np.zeros(self.num_envs, np.bool_)
+        # Same-step mode, until it is known whether final observations are what they should be.
+        self._finals: _FinalObservations | None = None
+        self._knows_finals = self.autoreset != "same_step"
         self._finished: list[Episode] = []
 
     can_replay = False  # none of them can be stepped alone
@@ -101,6 +108,8 @@ class VectorAdapter:
         obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
         self._write(self._reset_all(), obs)
         self._check_first_obs(obs, everywhere)
+        if not self._knows_finals:
+            self._finals = _FinalObservations(obs)
         return obs
 
     def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
@@ -133,7 +142,8 @@ class VectorAdapter:
         if self.autoreset == "next_step" and self._resetting.any():
             self._mark_resets(out)
         ended = terminated | truncated
-        if ended.any():
+        has_ended = ended.any()
+        if has_ended:
             self._end_episodes(ended)
             if self.autoreset == "next_step":
                 self._resetting = ended
@@ -145,13 +155,19 @@ class VectorAdapter:
                     else:
                         self._reset_masked(ended, obs)
                     self._check_first_obs(obs, ended)
+        if self._finals is not None and (has_ended or not self._finals.has_change):
+            self._look_at_finals(ended, out)
         return out
 
     def running(self) -> list[tuple[int, int]]:
         """See `VectorEnv.running`."""
         return list(zip(self._episode, self._lengths.tolist(), strict=True))
 
-    def resume(self, episodes: Sequence[RunningEpisode]) -> tuple[Array, list[int]]:
+    def resume(
+        self,
+        episodes: Sequence[RunningEpisode],
+        on_step: Callable[[], None] = lambda: None,
+    ) -> tuple[Array, list[int]]:
         """See `VectorEnv.resume`: all begin a new episode."""
         self._episode = [episode.episode for episode in episodes]
         return self.reset(), list(range(self.num_envs))
@@ -190,6 +206,24 @@ class VectorAdapter:
             )
         for i in np.flatnonzero(ended):
             self._write(final_obs[i], next_obs[i])
+
+    def _look_at_finals(self, ended: Array, out: StepArrays) -> None:
+        """Same-step mode: warn, once, where final observations are not those of the end."""
+        assert self._finals is not None
+        are_right = self._finals.look(ended, out)
+        if are_right is None:
+            return
+        self._knows_finals, self._finals = True, None
+        if not are_right:
+            warnings.warn(
+                f"{self._env_id}: `final_obs` must be the last observation of the episode that "
+                "ended, but it always equals the first of the next one: it seems to be a view of a "
+                "buffer that the reset writes to, and truncated episodes are learned from with a "
+                "wrong value. Return `obs.copy()` from the environment's `step`; in a vector "
+                "environment of your own, `infos['final_obs'][i] = obs[i].copy()` before the reset",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _reset_masked(self, ended: Array, obs: Array) -> None:
         seeds = None
@@ -272,6 +306,44 @@ class VectorAdapter:
             f"vector step {self._num_steps}",
             problem,
         )
+
+
+class _FinalObservations:
+    """Finds out whether final observations are those of the end, or those after the reset.
+
+    A view of a buffer that the reset writes to gives the next episode's first observation twice.
+    One end where the two differ shows that all is well. Terminations alone show nothing else: what
+    follows them is not learned from, and some environments give anything. Nor do observations that
+    never change.
+
+    Args:
+        obs: (N, *obs_shape), the first ones of all episodes.
+
+    Attributes:
+        has_change: whether observations change within an episode, as far as is known; until they
+            do, it looks at every step, and then where an episode ends.
+    """
+
+    def __init__(self, obs: Array) -> None:
+        self.has_change = False
+        self._first = obs.copy()
+        self._num_same = 0
+
+    def look(self, ended: Array, step: StepArrays) -> bool | None:
+        """Return whether final observations are right; None: not known yet.
+
+        Args:
+            ended: bool, (N,), the episodes that this step ended.
+            step: what it gave.
+        """
+        if not self.has_change:
+            running = ~ended
+            self.has_change = not np.array_equal(step.obs[running], self._first[running])
+            self._first[ended] = step.obs[ended]
+        if not np.array_equal(step.next_obs[ended], step.obs[ended]):
+            return True
+        self._num_same += int((ended & ~step.terminated).sum())
+        return False if self.has_change and self._num_same >= _ENOUGH_EPISODES else None
 
 
 def _is_envpool(envs: Any) -> bool:

@@ -1,14 +1,16 @@
-"""What the kernel says: of threads (on a core, queued for one, blocked), processes and cores."""
+"""What the kernel says: of threads (on a core, queued, blocked), processes, cores and memory."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_NO_LIMIT = 2**62  # what the first version of groups says is some pages less than 2⁶³
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10_000_000
 
 
@@ -147,7 +149,59 @@ def available_cores() -> int:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     count = count or 1
     with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
         if quota != "max":
             count = min(count, max(1, int(quota) // int(period)))
     return count
+
+
+def available_memory() -> int | None:
+    """Bytes that may still be used, by the machine and by this process's groups; None: unknown.
+
+    Where the system tells only how much there is at all, it is that.
+    """
+    found: list[int] = []
+    with suppress(OSError, ValueError):
+        for line in (_PROC / "meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(int(line.split()[1]) * 1024)
+    for directory, limit, usage, prefix in _memory_groups():
+        with suppress(OSError, ValueError):
+            most = (directory / limit).read_text(encoding="utf-8").strip()
+            if most == "max" or int(most) >= _NO_LIMIT:
+                continue
+            used = int((directory / usage).read_text(encoding="utf-8"))
+            # What files are cached in is given back when it is needed.
+            cached = (f"{prefix}active_file", f"{prefix}inactive_file")
+            for line in (directory / "memory.stat").read_text(encoding="utf-8").splitlines():
+                name, size = line.split()
+                used -= int(size) if name in cached else 0
+            found.append(max(0, int(most) - used))
+    if not found and hasattr(os, "sysconf"):
+        with suppress(OSError, ValueError):
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(found, default=None)
+
+
+def _memory_groups() -> Iterator[tuple[Path, str, str, str]]:
+    """Yield this process's groups, own and above, of both versions: each may have a limit.
+
+    They are directories, with the names of their files and what begins those of their statistics.
+    """
+    lines = []
+    with suppress(OSError):
+        lines = (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if not kinds:
+            mount, limit, usage, prefix = _GROUPS, "memory.max", "memory.current", ""
+        elif "memory" in kinds.split(","):
+            mount, prefix = _GROUPS / "memory", "total_"
+            limit, usage = "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        own = mount / path.lstrip("/")
+        for directory in (own, *own.parents):
+            # In a container the path may be one outside it: its own group is at the top.
+            if directory.is_relative_to(mount):
+                yield directory, limit, usage, prefix

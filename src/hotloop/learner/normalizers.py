@@ -10,6 +10,7 @@ from hotloop.policies import ObsScale
 from hotloop.types import Array, Fragment
 
 _EPS = 1e-8
+_MAX = float(np.finfo(np.float32).max)
 
 
 class RunningMoments:
@@ -83,8 +84,9 @@ class Normalizer:
     ) -> None:
         self._normalize_obs = normalize_obs
         self._normalize_reward = normalize_reward
-        self._clip_obs = clip_obs
-        self._clip_reward = clip_reward
+        # A greater bound is none, and NumPy would warn of it at each fragment.
+        self._clip_obs = None if clip_obs is None else float(min(clip_obs, _MAX))
+        self._clip_reward = None if clip_reward is None else float(min(clip_reward, _MAX))
         self.gamma = gamma
         self._obs = RunningMoments(obs_shape)
         self._returns = RunningMoments(())

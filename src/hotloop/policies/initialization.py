@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from hotloop.memory import need_memory
 from hotloop.types import Array
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -21,7 +22,11 @@ def orthogonal_parameters(
         shapes: weights are `<layer>.weight`, (inputs, outputs).
         generator: drawn from.
         gains: of weights, by name; √2 where there is none.
+
+    Raises:
+        ConfigError: they don't fit into memory.
     """
+    _need_parameters(shapes, 24)  # a float64 matrix, its Q and its R
     params: dict[str, Array] = {}
     for name, shape in shapes.items():
         if name.endswith("weight"):
@@ -39,7 +44,11 @@ def uniform_parameters(shapes: Shapes, generator: np.random.Generator) -> dict[s
         shapes: `<layer>.weight`, (…, inputs, outputs), each before its `<layer>.bias`; what else
             there is starts at 1 if it is a `.scale` and at 0 otherwise.
         generator: drawn from.
+
+    Raises:
+        ConfigError: they don't fit into memory.
     """
+    _need_parameters(shapes, 8)  # a float64 matrix
     params: dict[str, Array] = {}
     for name, shape in shapes.items():
         layer, _, part = name.rpartition(".")
@@ -65,3 +74,21 @@ def orthogonal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
     q, r = np.linalg.qr(gaussian)
     q = q * np.sign(np.diag(r))
     return q if inputs >= outputs else q.T
+
+
+def _need_parameters(shapes: Shapes, drawn_bytes: int) -> None:
+    """Refuse more parameters than fit into memory, where they are drawn and then put in a row.
+
+    Args:
+        shapes: of them.
+        drawn_bytes: what drawing takes for each parameter of the largest one.
+
+    Raises:
+        ConfigError: they don't fit.
+    """
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    need_memory(
+        8 * sum(sizes) + drawn_bytes * max(sizes, default=0),
+        f"networks of {sum(sizes):,} parameters",
+        "lower `hidden_sizes`",
+    )

@@ -95,7 +95,7 @@ class ReplayBuffer:
             which have no name and vanish with the process.
 
     Raises:
-        ConfigError: options that make no sense, or not together.
+        ConfigError: options that make no sense, or not together, or too little memory.
         OutputError: there is no room for the files.
 
     ```python
@@ -181,7 +181,14 @@ class ReplayBuffer:
         if plain.add is ReplayBuffer.add:  # else it is somebody's own
             self.__class__ = with_unrolled_add(plain, puts)
         self._lent: dict[str, Array] = {}
-        self._bind(Store(self.layout, self.settings, self.sampler, Memory(memory_map)))
+        try:
+            store = Store(self.layout, self.settings, self.sampler, Memory(memory_map))
+        except MemoryError as error:
+            raise ConfigError(
+                f"there is no memory for {self.capacity:,} transitions of {self.layout.row_bytes} "
+                f"bytes and more ({error}): keep fewer, or name a directory as `memory_map`"
+            ) from error
+        self._bind(store)
         self._store.handle.view(np.uint64)[native.RANDOM : native.RANDOM + 4] = random
 
     @classmethod

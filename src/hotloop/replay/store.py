@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.memory import need_memory
 from hotloop.replay import native, rows
 from hotloop.replay.calls import rebuild_weights
 from hotloop.replay.drawing import NUMBERS, SAVED, SCRATCH_WORDS
@@ -38,6 +39,11 @@ class Store:
         pools: frames of the fields that lie apart, and `apart_words` what the jitted code knows.
         weights: the weights, and what lies over them.
         numbers, new_weights: work space for what `update_weights` and `get` are given.
+
+    Raises:
+        ConfigError: so many environments, or such long windows, don't fit into memory.
+        MemoryError: so many transitions can't be reserved.
+        OutputError: there is no room for the files.
     """
 
     def __init__(
@@ -46,6 +52,12 @@ class Store:
         self.layout, self.settings, self.sampler = layout, settings, sampler
         self._memory = memory
         capacity, num_envs, n_step = (settings[name] for name in ("capacity", "num_envs", "n_step"))
+        # Of an environment some 40 bytes and its window's transitions, each with two numbers more.
+        need_memory(
+            num_envs * (40 + n_step * (layout.row_bytes + 12)),
+            f"the last {n_step:,} steps of {num_envs:,} environments",
+            "lower `n_step` or `num_envs`",
+        )
         self.handle = aligned(native.HANDLE_WORDS, np.int64, fill=0)
         self.at: int = self.handle.ctypes.data
         self.reals = self.handle.view(np.float64)

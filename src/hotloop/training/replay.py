@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.memory import need_memory
 from hotloop.ops.schedules import as_schedule
 from hotloop.replay import Batch as Drawn
 from hotloop.replay import Proportional, ReplayBuffer, Uniform
@@ -60,6 +61,9 @@ class Replay:
         buffer: the transitions.
         max_drawn: batches that may be drawn in one call.
         by_priority: whether it draws by TD error.
+
+    Raises:
+        ConfigError: what it comes to hold in this run doesn't fit into memory.
     """
 
     def __init__(self, config: Any, envs: Environments, device: torch.device) -> None:
@@ -74,6 +78,13 @@ class Replay:
             n_step=config.n_step,
             gamma=as_schedule(config.gamma)(0.0),
             seed=config.seed,
+        )
+        # It takes its memory as it fills, which a short run does not do.
+        num_kept = min(config.buffer_size, config.total_timesteps)
+        need_memory(
+            self.buffer.memory()["total"] * num_kept // config.buffer_size,
+            f"the {num_kept:,} transitions that the replay buffer comes to hold",
+            "lower `buffer_size`",
         )
         # Priorities change with each update, and what is drawn without replacement must differ
         # within one batch only.

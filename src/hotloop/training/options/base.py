@@ -24,6 +24,7 @@ class Options:
     """
 
     if TYPE_CHECKING:  # options of other groups that groups read
+        device: str
         num_envs: int
         total_timesteps: int
 
@@ -31,6 +32,7 @@ class Options:
         def has_workers(self) -> bool: ...
         @property
         def total_envs(self) -> int: ...
+        def need_fragments(self, num_steps: int, name: str) -> None: ...
 
     def __new__(cls: type[AnyOptions], **options: Any) -> AnyOptions:
         known = [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType]

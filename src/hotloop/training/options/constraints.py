@@ -71,7 +71,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    return _is_number(value) and math.isfinite(value)
+    try:
+        return _is_number(value) and math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def _is_json_object(value: Any) -> bool:
@@ -86,6 +89,10 @@ def _are_counts(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(_is_int(x) and x >= 1 for x in value)
 
 
+def _are_small(value: Any) -> bool:
+    return all(x < _TOO_LARGE for x in (value if isinstance(value, (tuple, list)) else [value]))
+
+
 def _are_trackers(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(x in ("tensorboard", "wandb") for x in value)
 
@@ -96,8 +103,12 @@ NOT_NEGATIVE: Final = Constraint("be finite and not negative", lambda x: _is_fin
 FRACTION: Final = Constraint("lie in [0, 1]", lambda x: _is_finite(x) and 0 <= x <= 1)
 FINITE: Final = Constraint("be finite", _is_finite)
 
-Count = Annotated[int, Constraint("be a positive integer", lambda x: _is_int(x) and x >= 1)]
-Natural = Annotated[int, Constraint("be an integer ≥ 0", lambda x: _is_int(x) and x >= 0)]
+# What arrays are counted with: whatever is counted, there are never more.
+_TOO_LARGE: Final = 2**63
+_SMALL: Final = Constraint("be less than 2⁶³", _are_small)
+
+Count = Annotated[int, Constraint("be a positive integer", lambda x: _is_int(x) and x >= 1), _SMALL]
+Natural = Annotated[int, Constraint("be an integer ≥ 0", lambda x: _is_int(x) and x >= 0), _SMALL]
 Positive = Annotated[float, POSITIVE]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 Fraction = Annotated[float, FRACTION]
@@ -105,7 +116,7 @@ Finite = Annotated[float, FINITE]
 Seed = Annotated[
     int, Constraint("be an integer in [0, 2⁶³)", lambda x: _is_int(x) and 0 <= x < 2**63)
 ]
-Sizes = Annotated[tuple[int, ...], Constraint("be positive integers", _are_counts)]
+Sizes = Annotated[tuple[int, ...], Constraint("be positive integers", _are_counts), _SMALL]
 Trackers = Annotated[
     tuple[Literal["tensorboard", "wandb"], ...],
     Constraint("name 'tensorboard', 'wandb' or both", _are_trackers),
@@ -122,7 +133,7 @@ Device = Annotated[
     str,
     Constraint(
         "be 'auto', 'cpu', 'cuda' or one of 'cuda:0', 'cuda:1', …",
-        lambda x: isinstance(x, str) and re.fullmatch(r"auto|cpu|cuda(:\d+)?", x) is not None,
+        lambda x: isinstance(x, str) and re.fullmatch(r"auto|cpu|cuda(:\d{1,2})?", x) is not None,
     ),
 ]
 

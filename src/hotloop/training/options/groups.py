@@ -14,13 +14,17 @@ groups from the last to the first.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from hotloop.errors import ConfigError
 from hotloop.importing import name_of
+from hotloop.memory import need_memory
 from hotloop.ops.schedules import as_schedule
 from hotloop.rollouts import NUM_SLOTS
+from hotloop.rollouts.evaluation import EPISODE_BYTES
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
     MAY_CHANGE,
@@ -42,6 +46,17 @@ if TYPE_CHECKING:
     from hotloop.replay import Sampler
 
 _BY_PRIORITY = ("prioritized", "rank")
+# With so many torch starts 1,024, whose stacks are 9 GiB of addresses; some thousand more crash
+# it. The bound is the same everywhere: a run can be resumed where there are fewer cores.
+_MAX_THREADS = 512
+
+# Lower bounds on memory, whatever the environment and the network are.
+_TRANSITION_BYTES = 29  # in a fragment, of an observation of one byte
+_STEP_BYTES = 1_024  # views of a fragment's rows, of each group of environments
+_WORKER_BYTES = 2**24
+_PARAMETER_BYTES = 16  # with its gradient and Adam's two moments
+_HOST_PARAMETER_BYTES = 8  # where these are on a GPU: as it is drawn, and as it is sent there
+_ORDER_BYTES = 8  # of a transition, in what keeps the order of a pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +81,14 @@ class TaskOptions(Options):
     """Run the updates as compiled graphs, several times as fast once they are compiled; auto: where
     the run is long enough to gain by it."""
 
+    def check(self) -> None:
+        """Refuse more threads than torch can start."""
+        if self.torch_threads > _MAX_THREADS:
+            raise ConfigError(
+                f"`torch_threads` must be at most {_MAX_THREADS:,}, got {self.torch_threads:,}: "
+                "threads beyond the machine's cores only wait for each other"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(Options):
@@ -83,7 +106,7 @@ class WorkerOptions(Options):
     """Workers: environments that fail and workers that die are replaced so often in a run."""
 
     def check(self) -> None:
-        """Refuse environments that can't be shared out evenly."""
+        """Refuse environments that can't be shared out evenly, and more workers than fit."""
         if self.workers in (0, "auto"):
             if self.envs_per_worker is not None:
                 raise ConfigError("`envs_per_worker` needs `workers`: say how many there are")
@@ -91,6 +114,12 @@ class WorkerOptions(Options):
             raise ConfigError(
                 f"`num_envs` = {self.num_envs} can't be shared out evenly among {self.workers} "
                 "workers: set `envs_per_worker`"
+            )
+        elif self.has_workers:
+            need_memory(
+                _WORKER_BYTES * self.num_groups,
+                f"{self.num_groups:,} workers",
+                "lower `workers`",
             )
 
     @property
@@ -109,6 +138,27 @@ class WorkerOptions(Options):
         each = self.envs_per_worker
         return self.num_envs if each is None else self.num_groups * each
 
+    def need_fragments(self, num_steps: int, name: str) -> None:
+        """Refuse fragments that don't fit into memory, whatever the environment.
+
+        Args:
+            num_steps: T.
+            name: of the option that it comes from.
+
+        Raises:
+            ConfigError: they don't.
+        """
+        num_envs = self.total_envs
+        size = num_steps * (_TRANSITION_BYTES * num_envs + _STEP_BYTES * self.num_groups)
+        envs = "num_envs" if self.envs_per_worker is None else "envs_per_worker"
+        lower = [f"`{x}`" for x, count in ((envs, num_envs), (name, num_steps)) if count > 1]
+        need_memory(
+            size * (NUM_SLOTS if self.has_workers else 1),
+            f"{num_envs:,} environment{'s' * (num_envs > 1)} × "
+            f"{num_steps:,} step{'s' * (num_steps > 1)}",
+            f"lower {' or '.join(lower)}",
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(Options):
@@ -122,9 +172,15 @@ class EvalOptions(Options):
     """Film the first episode of each evaluation, into <run>/videos."""
 
     def check(self) -> None:
-        """Refuse films of evaluations that there are not."""
+        """Refuse films of evaluations that there are not, and more episodes than fit."""
         if self.eval_videos and self.eval_interval is None:
             raise ConfigError("`eval_videos` films evaluations: set `eval_interval` too")
+        if self.eval_interval is not None:
+            need_memory(
+                EPISODE_BYTES * self.eval_episodes,
+                f"{self.eval_episodes:,} episodes",
+                "lower `eval_episodes`",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +224,12 @@ class NetworkOptions(Options):
     """Options that a network of one's own takes no notice of."""
 
     def check(self) -> None:
-        """Refuse layers for a network that has its own."""
+        """Refuse layers that don't fit, and layers for a network that has its own."""
         if self.network is None:
+            sizes = self.hidden_sizes
+            count = sum(sizes) + sum(inputs * outputs for inputs, outputs in pairwise(sizes))
+            each = _PARAMETER_BYTES if self.device == "cpu" else _HOST_PARAMETER_BYTES
+            need_memory(each * count, f"{count:,} parameters and more", "lower `hidden_sizes`")
             return
         defaults = {one.name: one.default for one in fields(self)}
         given = {name: getattr(self, name) for name in self.layer_options}
@@ -215,14 +275,24 @@ class OnPolicyOptions(Options):
     was before."""
 
     def check(self) -> None:
-        """Refuse uneven minibatches, and schedules that need workers without any."""
+        """Refuse what does not fit, uneven minibatches, and schedules that lack their workers."""
+        self.need_fragments(self.num_steps, "num_steps")
         if self.batch_size % self.num_minibatches:
-            divisors = (n for n in range(1, self.batch_size + 1) if self.batch_size % n == 0)
+            small = [
+                n for n in range(1, math.isqrt(self.batch_size) + 1) if not self.batch_size % n
+            ]
+            divisors = [*small, *(self.batch_size // n for n in reversed(small))]
             near = min(divisors, key=lambda n: abs(n - self.num_minibatches))
             raise ConfigError(
                 f"`num_minibatches` must divide num_envs × num_steps = {self.total_envs} × "
                 f"{self.num_steps} = {self.batch_size}, got {self.num_minibatches}: {near} does"
             )
+        need_memory(
+            _ORDER_BYTES * self.batch_size * self.update_epochs,
+            f"{self.update_epochs:,} passes over {self.batch_size:,} transitions",
+            "lower `update_epochs`",
+        )
+        _need_activations(self, self.minibatch_size, "raise `num_minibatches`")
         if not self.has_workers and (self.schedule != "barrier" or self.overlap):
             what = "`overlap`" if self.overlap else "`schedule` 'variable'"
             raise ConfigError(f"{what} needs workers of their own: set `workers` too")
@@ -294,15 +364,20 @@ class ReplayOptions(Options):
     """Transitions between two lines of metrics, in whole rounds."""
 
     def check(self) -> None:
-        """Refuse buffers, schedules and ways of drawing that contradict each other."""
+        """Refuse what does not fit, and options that contradict each other."""
         if not getattr(self, "hidden_sizes", True):
             raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
-        if self.learning_starts >= self.total_timesteps:
-            raise ConfigError(
-                "`learning_starts` must be less than `total_timesteps`, or nothing is learned, "
-                f"got {self.learning_starts:,} of {self.total_timesteps:,}: lower the one or raise "
-                "the other"
-            )
+        for name, most in (
+            ("learning_starts", self.total_timesteps - 1),
+            ("batch_size", self.total_timesteps),
+        ):
+            if getattr(self, name) > most:
+                than = "less" if most < self.total_timesteps else "no more"
+                raise ConfigError(
+                    f"`{name}` must be {than} than `total_timesteps`, or nothing is learned, got "
+                    f"{getattr(self, name):,} of {self.total_timesteps:,}: lower the one or raise "
+                    "the other"
+                )
         if self.buffer_size < self.batch_size:
             raise ConfigError(
                 f"`buffer_size` must hold a batch, `batch_size` = {self.batch_size}, got "
@@ -339,6 +414,12 @@ class ReplayOptions(Options):
                     "one of them out"
                 )
         self.sampler()
+        is_async = self.schedule == "async"
+        steps = self.train_frequency
+        if is_async:
+            steps = min(self.fragment_steps, self.most_ahead // NUM_SLOTS)
+        self.need_fragments(steps, "fragment_steps" if is_async else "train_frequency")
+        _need_activations(self, self.batch_size, "lower `batch_size`")
 
     @property
     def first_learned(self) -> int:
@@ -375,3 +456,18 @@ class ReplayOptions(Options):
             return Proportional(**{"replacement": False, **given})
         kind = Prioritized if self.replay == "prioritized" else RankBased
         return kind(beta_samples=self.planned_updates, **given)
+
+
+def _need_activations(options: Any, num_rows: int, advice: str) -> None:
+    """Refuse a batch whose hidden layers don't fit into memory, if they and their width are known.
+
+    Raises:
+        ConfigError: they don't.
+    """
+    sizes = getattr(options, "hidden_sizes", ())
+    if getattr(options, "network", None) is None and options.device == "cpu":
+        need_memory(
+            4 * num_rows * sum(sizes),
+            f"the hidden layers of {num_rows:,} transitions",
+            f"{advice}, or lower `hidden_sizes`",
+        )
