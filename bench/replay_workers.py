@@ -248,7 +248,7 @@ class Worker:
     """A contender's process."""
 
     def __init__(self, kind: str, way: str, size: int, scale: Scale) -> None:
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed at the exit)
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (closed at the exit)
         command = [sys.executable, "-m", "bench.replay_workers", kind, way, str(size)]
         self.process = subprocess.Popen(
             [*command, json.dumps(scale._asdict())],
@@ -289,7 +289,7 @@ class Worker:
 
 def free_bytes() -> float:
     """Memory that is left; endless where the system does not say."""
-    with suppress(OSError), open("/proc/meminfo") as file:
+    with suppress(OSError), open("/proc/meminfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
                 return float(line.split()[1]) * 1024

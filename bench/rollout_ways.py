@@ -443,8 +443,8 @@ def start() -> dict[str, float]:
         for _ in range(20):
             sampler.advance()
         pid = sampler.environments.workers[0].pid
-        held = _resident(Path(f"/proc/{pid}/status").read_text())
-        has_torch = "/torch/" in Path(f"/proc/{pid}/maps").read_text()
+        held = _resident(Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+        has_torch = "/torch/" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
     finally:
         sampler.close()
     own = f'{_IMPORTS}\nprint(open("/proc/self/status").read())'

@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 def machine() -> dict[str, Any]:
     """Processor, cores, date and versions."""
     model = platform.processor() or "unknown"
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
         model = names[0] if names else model
     versions = {"python": platform.python_version()}

@@ -574,11 +574,11 @@ def timing_tree(run: Path) -> str:
 
 def replace(page: Path, name: str, content: str) -> None:
     """Rewrite the part of `page` that is called `name`."""
-    before, start, rest = page.read_text().partition(f"<!-- {name} -->")
+    before, start, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->")
     _, end, after = rest.partition(f"<!-- end {name} -->")
     if not (start and end):
         raise ValueError(f"{page} has no part between <!-- {name} --> and <!-- end {name} -->")
-    page.write_text(f"{before}{start}\n{content}\n{end}{after}")
+    page.write_text(f"{before}{start}\n{content}\n{end}{after}", encoding="utf-8")
 
 
 def main() -> int:

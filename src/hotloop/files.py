@@ -7,7 +7,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hotloop.errors import HotloopError, OutputError
@@ -76,6 +75,8 @@ def sync(*paths: Path) -> None:
     if len(paths) == 1:
         _sync(paths[0])
         return
+    from concurrent.futures import ThreadPoolExecutor  # it takes 10 ms to import
+
     with ThreadPoolExecutor(min(len(paths), _SYNCED_AT_ONCE)) as executor:
         list(executor.map(_sync, paths))
 

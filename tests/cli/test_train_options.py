@@ -93,18 +93,20 @@ def test_an_algorithm_of_ones_own_is_resumed(tmp_path):
     config = Config(learning_rate="linear:1,0", hidden_sizes=(8,), run_dir=str(tmp_path))
     content = {"algorithm": OWN, "env_id": "my:Env", "network": None, "config": to_json(config)}
     (tmp_path / "config.json").write_text(json.dumps({**content, "versions": {"hotloop": "9"}}))
-    call = called(resume, str(tmp_path), "--total-timesteps", "123", "--checkpoint", "best")
+    call = called(
+        resume, str(tmp_path), "--total-timesteps", "123", "--checkpoint", "best", "--trust"
+    )
     assert to_json(call.config) == {**to_json(config), "total_timesteps": 123}
     assert call.config.learning_rate == linear(1.0, 0.0)
     assert call.options["env"] == "my:Env"
     assert call.options["resume_from"] == tmp_path / "checkpoints" / "best"
     with pytest.raises(ConfigError, match=r"`--save-replay`: .* has no replay buffer"):
-        resume([str(tmp_path), "--save-replay"])
+        resume([str(tmp_path), "--save-replay", "--trust"])
     (tmp_path / "config.json").write_text(
         json.dumps({**content, "algorithm": "zeta", "versions": {"hotloop": "9"}})
     )
     with pytest.raises(ConfigError, match=r"is a run of 'zeta', .* resume it with hotloop 9"):
-        resume([str(tmp_path)])
+        resume([str(tmp_path), "--trust"])
 
 
 def test_algorithms_by_name():

@@ -70,6 +70,14 @@ def test_a_damaged_configuration_is_named(tmp_path, text):
         RunDirectory.open(run.path)
 
 
+def test_names_that_a_terminal_would_act_on_are_damage(tmp_path):
+    run = create(tmp_path)
+    content = json.loads((run.path / "config.json").read_text())
+    (run.path / "config.json").write_text(json.dumps({**content, "env_id": "\x1b[2J"}))
+    with pytest.raises(RunDirectoryError, match="`env_id` must be of characters that can be shown"):
+        RunDirectory.open(run.path)
+
+
 def test_open_wants_a_run(tmp_path):
     create(tmp_path, tmp_path / "good_run")
     with pytest.raises(RunDirectoryError, match=r"did you mean '.*good_run'"):

@@ -1,5 +1,6 @@
 """What surrounds an algorithm's loop: resume, evaluation, the best checkpoint, bad input."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -7,6 +8,8 @@ import random
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from hotloop.errors import (
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.runs import RunDirectory
+from hotloop.training import closing
 from tests import toy_envs
 from tests.policies import nets
 
@@ -195,7 +199,8 @@ def test_what_can_not_be_resumed(tmp_path):
     tensors = path / "checkpoints" / "last" / "learner.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:100])
     before = (path / "metrics.jsonl").read_text()
-    resume(r"is cut short or damaged.*newest one that is whole is step-\d+, take it with", CheckpointError)
+    damaged = r"is cut short or damaged.*newest one that is whole is step-\d+, take it with"
+    resume(damaged, CheckpointError)
     assert (path / "metrics.jsonl").read_text() == before
     older = next(name for name in run.checkpoints.names() if name.startswith("step-"))
     ppo.train(options, resume_from=path / "checkpoints" / older)
@@ -393,6 +398,128 @@ def test_what_has_no_name_is_resumed_by_who_has_it(tmp_path, capsys):
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
+# --- how a run ends -------------------------------------------------------------------------------
+
+
+class Closing(toy_envs.Misbehaves):
+    """Does `at_close()` when it is closed, which the test sets."""
+
+    def __init__(self, how="well", at=5):
+        super().__init__(how, at)
+
+    @staticmethod
+    def at_close():
+        pass
+
+    def close(self):
+        self.at_close()
+
+
+@pytest.fixture
+def at_close(monkeypatch):
+    """Set what environments do when they are closed."""
+    return lambda function: monkeypatch.setattr(Closing, "at_close", staticmethod(function))
+
+
+@pytest.fixture
+def short_limit(monkeypatch):
+    monkeypatch.setattr(closing, "CLOSE_S", 0.2)
+    monkeypatch.setattr(closing, "_AGAIN_S", 0.1)
+
+
+def hang():
+    time.sleep(1000)
+
+
+def hang_twice():
+    with contextlib.suppress(BaseException):
+        hang()
+    hang()
+
+
+def test_environments_are_closed_when_all_is_written(tmp_path, at_close):
+    events = []
+    at_close(lambda: events.append("closed"))
+
+    def on_end(result):
+        events.append(result)
+        run = RunDirectory.open(result.run_dir)
+        assert run.load_policy()[2]["timesteps"] == 1536
+        assert (run.path / "accounting.json").exists()
+        assert list((run.path / "timing").iterdir())
+        with pytest.raises(RunDirectoryError, match="is being trained already"):
+            run.lock()
+
+    options = config(tmp_path, eval_interval=500, eval_episodes=2, workers=1, backend="inline")
+    result = ppo.train(options, env=Closing, on_end=on_end)
+    assert events == [result, *["closed"] * 8]  # those of evaluations too
+
+
+def test_what_on_end_raises_is_not_lost(tmp_path, at_close):
+    closed = []
+    at_close(lambda: closed.append(1))
+
+    def on_end(_):
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        ppo.train(config(tmp_path), env=Closing, on_end=on_end)
+    assert len(closed) == 4
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", [hang, hang_twice])
+def test_closing_has_a_limit(tmp_path, at_close, short_limit, how):
+    """Also where the first interruption is swallowed; the alarm of somebody else is put back."""
+    at_close(how)
+
+    def alarm(*_):
+        pass
+
+    handler, timer = signal.signal(signal.SIGALRM, alarm), signal.setitimer(signal.ITIMER_REAL, 500)
+    try:
+        options = config(tmp_path, eval_interval=500, eval_episodes=2)
+        with pytest.warns(UserWarning, match=r"closing the environments took longer than 0\.2 s"):
+            result = ppo.train(options, env=Closing)
+        assert signal.getsignal(signal.SIGALRM) is alarm
+        assert 400 < signal.getitimer(signal.ITIMER_REAL)[0] < 500
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+    assert result.status == "finished"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("how", "error"), [("raises", EnvironmentFailure), ("interrupt", KeyboardInterrupt)]
+)
+def test_the_limit_holds_where_an_error_ends_it(tmp_path, at_close, short_limit, how, error):
+    at_close(hang)
+    ended = []
+    kwargs = {"how": how, "at": 200}
+    with pytest.warns(UserWarning, match="took longer"), pytest.raises(error):
+        ppo.train(config(tmp_path, env_kwargs=kwargs), env=Closing, on_end=ended.append)
+    assert not ended
+    run = RunDirectory.open(tmp_path / "run")
+    run.lock()
+    run.close()
+
+
+def test_what_closing_raises_is_a_warning(tmp_path, at_close):
+    """Off the main thread too, where there is no limit."""
+
+    def fail():
+        raise RuntimeError("can't be closed")
+
+    at_close(fail)
+    with (
+        pytest.warns(UserWarning, match="closing the environments raised.*can't be closed"),
+        ThreadPoolExecutor() as executor,
+    ):
+        result = executor.submit(ppo.train, config(tmp_path), env=Closing).result()
+    assert result.status == "finished"
+
+
 # --- the command ---------------------------------------------------------------------------------
 
 
@@ -403,8 +530,8 @@ def test_hotloop_resume(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "resumed at 768 steps" in out
     assert "1,536/1,500 steps" in out
-    assert main(["resume", str(path)]) == 2
-    assert "is finished: it has 1,536 of 1,500 steps" in capsys.readouterr().err
+    assert main(["resume", str(path)]) == 0
+    assert "run is finished, with 1,500 steps; learning curve: " in capsys.readouterr().out
     assert main(["resume", str(path), "--total-timesteps", "2000"]) == 0
     assert main(["resume", str(path), "--checkpoint", "best"]) == 1
     assert "no checkpoint 'best'; it has last" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from hotloop.cli.streams import steady_output
@@ -134,6 +134,13 @@ def _run(args: list[str]) -> int:
             f"expected a command ({', '.join(COMMANDS)}), got '{args[0]}'"
             + (nearest(args[0], COMMANDS) or "; `hotloop --help` lists them")
         )
+    try:
+        os.getcwd()
+    except OSError as error:  # torch's libraries would end the process at their import
+        raise HotloopError(
+            f"the current directory must exist, but it can't be found ({error.strerror}): change "
+            "to another one"
+        ) from error
     if args[0] not in _OF_RUNS:
         import_from_here()
     return importlib.import_module(f"hotloop.cli.{args[0]}").run(args[1:])
@@ -144,9 +151,8 @@ def import_from_here() -> None:
 
     Not for runs of somebody else, who may have put modules of any name beside them.
     """
-    with suppress(FileNotFoundError):  # it was deleted: there is nothing to import
-        if "" not in sys.path and os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def need(module: str, *, extra: str, purpose: str) -> None:

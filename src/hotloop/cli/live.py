@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,27 +44,45 @@ class LiveLine:
         return self.report.run_dir if self.report else None
 
     def show(self, report: Report) -> None:
-        """Draw `report`, unless the last drawing is too recent."""
-        if self.report is None:
+        """Draw `report`, unless the last drawing is too recent.
+
+        Whatever fails, a terminal that goes away or a drawing: the run goes on without its line.
+        """
+        is_first, self.report = self.report is None, report
+        self.evaluation = report.evaluation or self.evaluation
+        if is_first:
             self._first_timesteps = report.timesteps
+        if not self._is_broken:
+            with self._harmless():
+                self._show(report, is_first=is_first)
+
+    def close(self) -> None:
+        """Draw the last report, if it was not, and leave the line standing."""
+        if self.report is not None and self._drawn is not self.report and not self._is_broken:
+            with self._harmless():
+                self._draw(self.report)
+        live, self._live = self._live, None
+        if live is not None:
+            with self._harmless():
+                live.stop()
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._is_broken = True
+
+    def _show(self, report: Report, *, is_first: bool) -> None:
+        if is_first:
             workers = report.workers and f"workers: {report.workers}"
             for line in (report.resumed, workers, f"update: {report.execution}"):
                 if line:
-                    self._print(line)
-        self.report = report
-        self.evaluation = report.evaluation or self.evaluation
+                    print(line, flush=True)
         now = time.monotonic()
         if now - self._shown_at >= self._interval_s:
             self._shown_at = now
             self._draw(report)
-
-    def close(self) -> None:
-        """Draw the last report, if it was not, and leave the line standing."""
-        if self.report is not None and self._drawn is not self.report:
-            self._draw(self.report)
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
     def _draw(self, report: Report) -> None:
         self._drawn = report
@@ -79,14 +99,7 @@ class LiveLine:
                 self._live.start()
             self._live.update(text, refresh=True)
         else:
-            self._print(text.plain)
-
-    def _print(self, line: str) -> None:
-        if not self._is_broken:
-            try:
-                print(line, flush=True)
-            except OSError:  # nobody reads any more, or the disk is full: the run goes on
-                self._is_broken = True
+            print(text.plain, flush=True)
 
 
 def describe(
@@ -120,7 +133,7 @@ def describe(
 def process_age_s() -> float:
     """Seconds since this process started, imports included."""
     try:
-        with open("/proc/self/stat") as file:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
             # Fields after the command's closing parenthesis; the 20th of them is the start time.
             start_ticks = int(file.read().rpartition(")")[2].split()[19])
     except OSError:  # no /proc (macOS): since this module was imported

@@ -191,7 +191,7 @@ def _make_directory(out: str | None, rest: list[str]) -> Path:
 
 def _write_about(directory: Path, about: dict[str, Any]) -> None:
     with suppress(OSError):  # a full disk: the report says what is missing
-        (directory / "profile.json").write_text(json.dumps(about, indent=1))
+        (directory / "profile.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
 
 
 def _run_command(command: list[str], py_spy: Path | None) -> tuple[int, str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -23,10 +23,15 @@ class Ended(KeyboardInterrupt):
 
 
 class Ending:
-    """Whether a signal has asked the run to end."""
+    """Whether a signal has asked the run to end, and what the next one does.
 
-    def __init__(self) -> None:
+    Args:
+        numbers: the signals that are looked after; none outside the main thread.
+    """
+
+    def __init__(self, numbers: Sequence[int] = ()) -> None:
         self.number: int | None = None
+        self.numbers = numbers
 
     def check(self) -> None:
         """Raise `Ended` again, if what was raised in the signal's moment got lost.
@@ -37,30 +42,39 @@ class Ending:
         if self.number is not None:
             raise Ended(self.number)
 
+    def ignore(self) -> None:
+        """Let the signals pass from here on: what is left to do takes a second."""
+        self._handle(signal.SIG_IGN)
+
+    def obey(self) -> None:
+        """Let them end the process at once from here on: there is nothing left to lose."""
+        self._handle(signal.SIG_DFL)
+
+    def _handle(self, handler: signal.Handlers) -> None:
+        for number in self.numbers:
+            signal.signal(number, handler)
+
 
 @contextlib.contextmanager
 def end_once() -> Iterator[Ending]:
-    """Raise `Ended` at the first signal; let later ones pass, so that what follows can finish."""
-    ending = Ending()
+    """Raise `Ended` at the first signal; let later ones pass, so that what follows can finish.
+
+    Under `nohup` a closed terminal goes on meaning nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield ending
+        yield Ending()
         return
+    is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    ending = Ending([one for one in ENDING if one is not signal.SIGHUP or not is_detached])
 
     def end(number: int, _frame: object) -> None:
-        ignore()
+        ending.ignore()
         ending.number = number
         raise Ended(number)
 
-    before = {number: signal.signal(number, end) for number in ENDING}
+    before = {number: signal.signal(number, end) for number in ending.numbers}
     try:
         yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def ignore() -> None:
-    """Let the signals pass from here on: what is left to do takes a second."""
-    if threading.current_thread() is threading.main_thread():
-        for number in ENDING:
-            signal.signal(number, signal.SIG_IGN)

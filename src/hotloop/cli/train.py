@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import need
 from hotloop.cli.live import LiveLine
-from hotloop.cli.signals import Ended, end_once, ignore
-from hotloop.errors import ConfigError
+from hotloop.cli.signals import Ended, end_once
+from hotloop.cli.workers import print_workers
+from hotloop.errors import ConfigError, HotloopError
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
-    from hotloop.runs import Report
+    from hotloop.runs import Report, Result
     from hotloop.training.algorithm import Algorithm
+
+_LEAST_COLUMNS = 40
 
 HELP = """usage: hotloop train ALGORITHM [options]
 
@@ -87,16 +94,33 @@ def parse(
         description += "\n\nOptions that are not given come from the environment's preset, if it "
         description += f"has one: {'; '.join(told)}."
     options: dict[str, Any] = {"args": args, "prog": prog, "registry": _rules()}
-    given: Any = tyro.cli(unchecked, description=description, **options)
+    with _room_for_help():
+        given: Any = tyro.cli(unchecked, description=description, **options)
     preset = presets.get(given.env_id)
     if preset:
         # Once more, with the preset's values as defaults: what is another value now was not given.
         without = given
-        given = tyro.cli(unchecked, default=unchecked(**preset), **options)
+        with _room_for_help():
+            given = tyro.cli(unchecked, default=unchecked(**preset), **options)
         taken = {x: preset[x] for x in preset if getattr(given, x) != getattr(without, x)}
         if taken:
             print(f"preset for {given.env_id}: {_values(taken)}; options that you give come first")
     return config_class(**vars(given))
+
+
+@contextlib.contextmanager
+def _room_for_help() -> Iterator[None]:
+    """Have tyro lay out help for 40 columns where there are fewer: with 5 it never ends."""
+    before = os.environ.get("COLUMNS")
+    if shutil.get_terminal_size().columns < _LEAST_COLUMNS:
+        os.environ["COLUMNS"] = str(_LEAST_COLUMNS)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["COLUMNS"] = before
+        else:
+            os.environ.pop("COLUMNS", None)
 
 
 def _values(options: Mapping[str, Any]) -> str:
@@ -184,14 +208,23 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
         The exit code.
     """
     live = LiveLine()
-    with end_once() as ending:
+    with end_once() as ending, contextlib.ExitStack() as exits:
 
         def on_report(report: Report) -> None:
             live.show(report)
             ending.check()
 
+        def on_end(result: Result) -> None:
+            ending.ignore()
+            live.close()
+            _conclude(live)
+            print(result.execution, flush=True)
+            ending.obey()
+            if threading.current_thread() is threading.main_thread():
+                exits.callback(_leave_later().cancel)
+
         try:
-            result = algorithm.train(config, on_report=on_report, **options)
+            algorithm.train(config, on_report=on_report, on_end=on_end, **options)
         except Ended as ended:
             live.close()
             if live.run_dir is None or not live.run_dir.exists():
@@ -209,22 +242,56 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
             if live.run_dir is not None and live.run_dir.exists():
                 print(f"what there was until then is kept: {live.run_dir}", file=sys.stderr)
             raise
-        ignore()
-        live.close()
-        _conclude(live)
-        print(result.execution)
     return 0
 
 
-def _conclude(live: LiveLine) -> None:
-    """Print the timing trees, the largest cost, the curve and what to do next."""
-    from hotloop.cli.workers import print_workers
-    from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import episodes_of, learning_curve, sparkline
+def _leave_later() -> threading.Timer:
+    """End the process when environments never return from closing, not even to be interrupted."""
+    from hotloop.training.closing import CLOSE_S
 
-    report = live.report
-    assert report is not None
-    recordings, problems = timing.read_directory(report.run_dir / "timing")
+    def leave() -> None:
+        print("hotloop: warning: the environments never ended closing", file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)
+
+    timer = threading.Timer(2 * CLOSE_S, leave)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _conclude(live: LiveLine) -> None:
+    """Draw the curve; print the timing trees, the largest cost, the curve and what to do next.
+
+    What fails of it is told, and the rest goes on.
+    """
+    from hotloop.runs import RunDirectory
+    from hotloop.runs.plots import learning_curve
+
+    assert live.run_dir is not None
+    path = live.run_dir
+    curve = _told(lambda: learning_curve(RunDirectory.open(path)), "no learning curve was drawn")
+    _told(lambda: _print_timing(path), "no timing")
+    _told(lambda: print_workers(path), "no account of the workers")
+    _told(lambda: _print_returns(path), "no returns")
+    if curve is not None:
+        print(f"learning curve: {curve}")
+    print(f"next: hotloop eval {shlex.quote(str(path))}")
+
+
+def _told(part: Callable[[], Any], without: str) -> Any:
+    """What a part of the conclusion returns; None, and a line on standard error, if it fails."""
+    try:
+        return part()
+    except Exception as error:
+        told = str(error) if isinstance(error, HotloopError) else f"{type(error).__name__}: {error}"
+        print(f"hotloop: {without}: {told}", file=sys.stderr)
+        return None
+
+
+def _print_timing(run_dir: Path) -> None:
+    recordings, problems = timing.read_directory(run_dir / "timing")
     for problem in problems:
         print(f"timing: {problem}", file=sys.stderr)
     for recording in recordings:
@@ -237,14 +304,16 @@ def _conclude(live: LiveLine) -> None:
             continue
         print(f"\n{timing.render(tree)}\n\nThe largest cost is {cost}.")
         print(f"Recording this took {timing.cost_share(recording):.2%} of it.")
-    print_workers(report.run_dir)
-    run = RunDirectory.open(report.run_dir)
-    steps, returns = episodes_of(run)
-    if len(returns):
-        print(f"\nreturn over steps: {sparkline(steps, returns)}")
-        last = min(len(returns), 100)
-        print(f"mean return of the last {last} training episodes: {returns[-last:].mean():.1f}")
-    else:
+
+
+def _print_returns(run_dir: Path) -> None:
+    from hotloop.runs import RunDirectory
+    from hotloop.runs.plots import episodes_of, sparkline
+
+    steps, returns = episodes_of(RunDirectory.open(run_dir))
+    if not len(returns):
         print("\nno episode ended")
-    print(f"learning curve: {learning_curve(run)}")
-    print(f"next: hotloop eval {shlex.quote(str(run.path))}")
+        return
+    print(f"\nreturn over steps: {sparkline(steps, returns)}")
+    last = min(len(returns), 100)
+    print(f"mean return of the last {last} training episodes: {returns[-last:].mean():.1f}")

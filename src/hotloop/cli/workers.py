@@ -20,7 +20,7 @@ _MIN_SHARE = 0.002
 def print_workers(run_dir: Path) -> None:
     """Print what `accounting.json` says; nothing where a run has none."""
     try:
-        told = json.loads((run_dir / "accounting.json").read_text())
+        told = json.loads((run_dir / "accounting.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
     workers = told["workers"]

@@ -197,7 +197,7 @@ def _obstacle() -> str:
 
 def _ptrace_scope(path: str = "/proc/sys/kernel/yama/ptrace_scope") -> int | None:
     try:
-        return int(Path(path).read_text())
+        return int(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
@@ -206,7 +206,7 @@ def _in_container(root: Path = Path("/")) -> bool:
     if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists():
         return True
     try:
-        groups = (root / "proc/1/cgroup").read_text()
+        groups = (root / "proc/1/cgroup").read_text(encoding="utf-8")
     except OSError:
         return False
     return any(word in groups for word in ("docker", "kubepods", "containerd", "lxc"))

@@ -560,7 +560,7 @@ def _wake_on_time() -> None:
 
 def _command() -> list[str]:
     try:
-        with open("/proc/self/cmdline", errors="replace") as file:
+        with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
             return file.read().split("\0")[:-1]
     except OSError:
         return list(sys.argv)

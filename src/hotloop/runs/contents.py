@@ -78,6 +78,9 @@ def run_of(value: Any) -> dict[str, Any]:
         ValueError: it is of another shape.
     """
     content = vars(documents.record(_Content, value))
+    for name in ("algorithm", "env_id", "network"):
+        if content[name] and not content[name].isprintable():  # a terminal may act on the rest
+            raise ValueError(f"`{name}` must be of characters that can be shown")
     documents.record(_Asked, content["config"], where="config", others=True)
     if content["auto"] is not None:
         documents.record(_Choice, content["auto"], where="auto", others=True)

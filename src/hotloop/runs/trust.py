@@ -15,7 +15,6 @@ import hmac
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -118,9 +117,9 @@ def _key() -> bytes | None:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Linked when it is whole: of two processes that make one, the first one's stays.
-            aside = folder / f".key.{os.getpid()}.{secrets.token_hex(4)}"
+            aside = folder / f".key.{os.getpid()}.{os.urandom(4).hex()}"
             try:
-                write_new(aside, secrets.token_bytes(_KEY_BYTES), mode=0o600)
+                write_new(aside, os.urandom(_KEY_BYTES), mode=0o600)
                 sync(aside)
                 with contextlib.suppress(FileExistsError):
                     os.link(aside, path)

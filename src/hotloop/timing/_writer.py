@@ -38,7 +38,7 @@ def process_start(pid: int) -> int:
 def boot_id() -> str:
     """Names this boot of this machine: only within it do monotonic clocks agree."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

@@ -92,13 +92,20 @@ class Algorithm(ABC):
         env: str | Callable[..., Any] | None = None,
         network: str | Callable[..., Any] | None = None,
         on_report: OnReport | None = None,
+        on_end: Callable[[Result], None] | None = None,
         resume_from: str | Path | None = None,
     ) -> Result:
         """Train, and leave a run directory behind; see `hotloop.training.train`."""
         from hotloop.training.train import train
 
         return train(
-            self, config, env=env, network=network, on_report=on_report, resume_from=resume_from
+            self,
+            config,
+            env=env,
+            network=network,
+            on_report=on_report,
+            on_end=on_end,
+            resume_from=resume_from,
         )
 
     def preset(self, env_id: str, **options: Any) -> Any:

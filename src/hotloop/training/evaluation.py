@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ class Evaluator:
         environment: an id or a factory.
         run: where videos go.
         best: of the run that is gone on with.
-        exits: closes the environments.
+        envs_to_close: where its environments are added.
 
     Attributes:
         best: None before the first evaluation.
@@ -37,7 +36,7 @@ class Evaluator:
         environment: str | Callable[..., Any],
         run: RunDirectory,
         best: BestEvaluation | None,
-        exits: ExitStack,
+        envs_to_close: list[Any],
     ) -> None:
         self.best = best
         self._config = config
@@ -52,7 +51,7 @@ class Evaluator:
                 env_kwargs=config.env_kwargs,
                 stream="evaluation",
             )
-            exits.callback(self._envs.close)
+            envs_to_close.append(self._envs)
         if config.eval_videos:
             check_filmable(environment, env_kwargs=config.env_kwargs)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from hotloop.runs import (
 )
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
+from hotloop.training.closing import closed_in_time
 from hotloop.training.environments import choose_workers, describe_workers, make_environments
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.options import may_change, to_json
@@ -43,6 +43,7 @@ def train(
     env: str | Callable[..., Any] | None = None,
     network: str | Callable[..., Any] | None = None,
     on_report: OnReport | None = None,
+    on_end: Callable[[Result], None] | None = None,
     resume_from: str | Path | None = None,
 ) -> Result:
     """Train, and leave a run directory behind.
@@ -54,6 +55,9 @@ def train(
             `config.env_id`.
         network: a class or function that makes a torch module; used instead of `config.network`.
         on_report: called before the first iteration and after each; returning True stops the run.
+        on_end: called with the result, before environments of this process are closed: all that the
+            run leaves is written, and what they still do, raise or hang, takes nothing away. Not
+            called where an error or Ctrl-C ends the run.
         resume_from: a run directory, or a checkpoint in one, to go on from. The rest is as it was,
             but for `total_timesteps`, which may grow, and what changes nothing that is learned.
 
@@ -70,6 +74,9 @@ def train(
 
     The process's timing goes to the run directory from here to the end; a recording that the caller
     started ends, and `timing.start` begins a new one afterwards.
+
+    However the run ends, the environments have 10 s to close; where they take longer or raise, that
+    is a warning.
     """
     if not isinstance(config, algorithm.config):
         raise ConfigError(
@@ -80,8 +87,10 @@ def train(
     if network is not None:
         config = dataclasses.replace(config, network=network)
     environment = config.env_id if env is None else env
-    with _opened(algorithm, config, environment, on_report, resume_from) as training:
-        return algorithm.run(training)
+    with closed_in_time() as envs:
+        return _trained(
+            algorithm, config, environment, on_report, on_end, resume_from, envs_to_close=envs
+        )
 
 
 class Training:
@@ -105,6 +114,7 @@ class Training:
         resumed: Resumed | None,
         on_report: OnReport | None,
         exits: contextlib.ExitStack,
+        envs_to_close: list[Any],
     ) -> None:
         self.resumed = resumed
         self.device = choose_device(config.device)
@@ -124,11 +134,14 @@ class Training:
                 )
             self.config = config
             self.envs = make_environments(config, environment, run, resumed)
-            exits.callback(self.envs.close)
+            if config.has_workers:
+                exits.callback(self.envs.close)  # they have a limit of their own
+            else:
+                envs_to_close.append(self.envs)
             best = None if resumed is None else resumed.position.best
             if best is not None and not run.checkpoints.has(best.timesteps):
                 best = None  # it gave way to a better one, after which this run goes back
-            self._evaluator = Evaluator(config, environment, run, best, exits)
+            self._evaluator = Evaluator(config, environment, run, best, envs_to_close)
         self._saver = Saver(run, config.keep_checkpoints, resumed)
         self._run = run
         self._is_resumed = is_resumed
@@ -278,15 +291,17 @@ class Training:
             self._reporter.close(is_interrupted=is_interrupted)
 
 
-@contextmanager
-def _opened(
+def _trained(
     algorithm: Algorithm,
     config: Any,
     environment: str | Callable[..., Any],
     on_report: OnReport | None,
+    on_end: Callable[[Result], None] | None,
     resume_from: str | Path | None,
-) -> Iterator[Training]:
-    """A training's surroundings; whatever ends the body, what was learned is kept."""
+    *,
+    envs_to_close: list[Any],
+) -> Result:
+    """Train; whatever ends it, what was learned is kept."""
     name = environment_name(environment)
     run, resumed = None, None
     is_new = resume_from is None
@@ -320,10 +335,11 @@ def _opened(
             resumed=resumed,
             on_report=on_report,
             exits=exits,
+            envs_to_close=envs_to_close,
         )
         is_interrupted = False
         try:
-            yield training
+            result = algorithm.run(training)
         except NonFiniteUpdate as error:
             raise training.explain(error) from None
         except KeyboardInterrupt:
@@ -340,8 +356,13 @@ def _opened(
             if is_new and is_empty:  # it ended before its first iteration did
                 run.remove()
         raise
-    run.close()
     try:
-        exits.close()
-    except Exception as error:  # the run is done, and its result should not be lost
-        warnings.warn(f"closing the environments raised {error!r}", stacklevel=3)
+        try:
+            exits.close()
+        except Exception as error:  # the run is done, and its result should not be lost
+            warnings.warn(f"ending the run raised {error!r}", stacklevel=3)
+        if on_end is not None:
+            on_end(result)
+    finally:
+        run.close()
+    return result

@@ -1,0 +1,322 @@
+"""Nothing about output, terminal or place ends a training or makes a command crash."""
+
+import ast
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hotloop.cli import main
+from hotloop.cli.live import LiveLine
+from hotloop.cli.signals import Ended, end_once
+from tests.cli.test_cli import report_at
+from tests.runs.made import make_run
+
+ROOT = Path(__file__).parent.parent.parent
+SHORT = "--total-timesteps 2048 --num-envs 4 --compile off"
+HOTLOOP = [sys.executable, "-m", "hotloop"]
+
+
+def environment(**changed):
+    """This process's, with output that is kept until it is flushed, as it is by default."""
+    return {**os.environ, "PYTHONUNBUFFERED": "", **changed}
+
+
+def assert_whole(run_dir):
+    state = json.loads((run_dir / "checkpoints" / "last" / "state.json").read_text())
+    assert state["timesteps"] == 2048
+    assert (run_dir / "learning_curve.png").exists()
+    assert (run_dir / "accounting.json").exists()
+
+
+# Files that are still to be changed.
+WITHOUT_ENCODING = {
+    "rollouts/pool.py",
+    "rollouts/probe.py",
+    "rollouts/worker.py",
+    "runs/directory.py",
+}
+
+# --- what can't be encoded ------------------------------------------------------------------------
+
+COMMANDS = [
+    f"train ppo {SHORT} --run-dir runs/a",
+    "resume runs/a --total-timesteps 3000",
+    "eval runs/a --episodes 2",
+    "runs",
+    "plot runs",
+    "report runs/a",
+    "compare runs/a runs/a",
+    "export runs/a --format numpy",
+    "--help",
+    "train --help",
+    "train ppo --help",
+    *(f"{name} --help" for name in ("resume", "eval", "runs", "plot", "export", "profile")),
+    *(f"{name} --help" for name in ("report", "compare", "bandit", "bandit figure")),
+    *(f"bandit {name} --help" for name in ("run ucb", "compare", "grid")),
+]
+
+
+@pytest.mark.parametrize(
+    "surroundings",
+    [
+        {"PYTHONIOENCODING": "latin-1"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""},
+    ],
+    ids=["latin-1", "ascii"],
+)
+def test_what_can_not_be_encoded_is_replaced(tmp_path, surroundings):
+    code = (
+        "import shlex, sys\n"
+        "from hotloop.cli import main\n"
+        "for command in sys.argv[1:]:\n"
+        "    try:\n"
+        "        code = main(shlex.split(command))\n"
+        "    except SystemExit as stop:\n"
+        "        code = stop.code\n"
+        "    assert code == 0, command\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *COMMANDS],
+        cwd=tmp_path,
+        env=environment(**surroundings),
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr.decode("latin-1")
+    assert b" ? mean return " in done.stdout or b" \xb7 mean return " in done.stdout
+    assert b"return over steps: " in done.stdout
+    assert (tmp_path / "runs" / "a" / "learning_curve.png").exists()
+
+
+def test_every_text_file_has_an_encoding():
+    """The locale's would be another one on another machine."""
+    source = ROOT / "src" / "hotloop"
+    missing = [
+        f"{path.relative_to(source)}:{call.lineno}"
+        for path in source.rglob("*.py")
+        if str(path.relative_to(source)) not in WITHOUT_ENCODING
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and _is_text(call)
+    ]
+    assert not missing
+
+
+def _is_text(call):
+    """Whether a call reads or writes text in an encoding that it does not name."""
+    if "encoding" in {keyword.arg for keyword in call.keywords}:
+        return False
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name in ("run", "Popen"):
+        return bool({"text", "universal_newlines"} & {one.arg for one in call.keywords})
+    is_open = name == "fdopen" or (name == "open" and isinstance(call.func, ast.Name))
+    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    modes = [one.value for one in values if isinstance(one, ast.Constant)]
+    is_binary = any(isinstance(mode, str) and "b" in mode for mode in modes)
+    return name in ("read_text", "write_text") or (is_open and not is_binary)
+
+
+# --- output that fails ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["a reader that goes away", "a full disk"])
+def test_a_training_whose_output_fails_goes_on(tmp_path, where):
+    env = "--env-id tests.cli.odd_envs:Talks"
+    command = f"train ppo {SHORT} --workers 1 --backend inline {env} --run-dir {tmp_path / 'run'}"
+    command = shlex.join([*HOTLOOP, *shlex.split(command)])
+    after = {"a reader that goes away": "| head -1", "a full disk": "> /dev/full"}
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} {after[where]}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert_whole(tmp_path / "run")
+    if where == "a full disk":
+        assert done.stderr == (
+            "hotloop: standard output can't be written (No space left on device): what was left to "
+            "print is lost\n"
+        )
+    else:
+        assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("after", "code", "message"),
+    [
+        ("| true", 1, ""),
+        ("> /dev/full", 1, "hotloop: standard output can't be written (No space left on device)"),
+        (">&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        ("> /dev/full 2> /dev/full", 1, ""),
+    ],
+)
+def test_a_command_whose_output_fails_says_so_or_is_silent(tmp_path, after, code, message):
+    make_run(tmp_path / "run")
+    command = shlex.join([*HOTLOOP, "runs", str(tmp_path), "--json"])
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} {after}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith(message)
+    assert len(done.stderr.splitlines()) == bool(message)
+
+
+def test_a_terminal_that_goes_away_does_not_stop_the_training(tmp_path):
+    """Not its own terminal, whose end is a signal."""
+    ours, theirs = os.openpty()
+    args = [*HOTLOOP, "train", "ppo", *shlex.split(SHORT), "--run-dir", str(tmp_path / "run")]
+    args += ["--workers", "1", "--backend", "inline"]
+    with subprocess.Popen(
+        args,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=environment(TERM="xterm"),
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while b"steps" not in seen:
+            seen += os.read(ours, 1000)
+        os.close(ours)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert_whole(tmp_path / "run")
+
+
+def test_a_status_line_that_fails_is_left_out(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("can't be drawn")
+
+    line = LiveLine()
+    monkeypatch.setattr("hotloop.cli.live.describe", fail)
+    line.show(report_at(50_000))
+    line._shown_at = -1e9
+    line.show(report_at(60_000))
+    line.show(report_at(100_000))
+    line.close()
+    assert line.report.timesteps == 100_000
+
+
+def test_a_curve_that_can_not_be_drawn_leaves_the_rest(tmp_path, monkeypatch, capsys):
+    def fail(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hotloop.runs.plots.learning_curve", fail)
+    args = ["train", "ppo", *shlex.split(SHORT), "--run-dir", str(tmp_path / "run")]
+    assert main(args) == 0
+    captured = capsys.readouterr()
+    assert "The largest cost is" in captured.out
+    assert "return over steps: " in captured.out
+    assert f"next: hotloop eval {tmp_path / 'run'}\n" in captured.out
+    assert captured.err == (
+        "hotloop: no learning curve was drawn: OSError: [Errno 28] No space left on device\n"
+    )
+
+
+def test_output_is_left_as_it_was(tmp_path, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", None)
+    make_run(tmp_path / "rün")
+    assert main(["runs", str(tmp_path)]) == 0
+    assert (sys.stdout, out.errors, sys.stderr) == (out, "strict", None)
+    assert b"r?n\n" in out.buffer.getvalue()
+
+
+def test_a_closed_terminal_means_nothing_to_who_ignores_it():
+    """As under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with end_once():
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(Ended):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+# --- terminals and places -------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("columns", ["0", "1", "5", "", "x", "-1", "1000000000", None])
+def test_a_terminal_of_any_width(tmp_path, columns, monkeypatch, capsys):
+    """None: a real one, of a single column."""
+    monkeypatch.setenv("COLUMNS", columns or "")
+    monkeypatch.setenv("LINES", columns or "")
+    if columns is None:
+        monkeypatch.delenv("COLUMNS")
+        monkeypatch.delenv("LINES")
+        monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((1, 1)))
+    before = os.environ.get("COLUMNS")
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "ppo", "--help"])
+    assert stop.value.code == 0
+    assert "--total-timesteps" in capsys.readouterr().out
+    assert os.environ.get("COLUMNS") == before
+    make_run(tmp_path / "run")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["runs", str(tmp_path)]) == 0
+
+
+def test_a_directory_that_was_deleted(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["train", "ppo"]) == 1
+    assert capsys.readouterr().err == (
+        "hotloop: the current directory must exist, but it can't be found (No such file or "
+        "directory): change to another one\n"
+    )
+
+
+# --- environments that don't close ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("is_interrupted", "code"), [(False, 0), (True, -signal.SIGINT)], ids=["left", "Ctrl-C"]
+)
+def test_an_environment_that_never_closes(tmp_path, is_interrupted, code):
+    """All is written and said before; Ctrl-C ends the rest at once."""
+    limit_s = 1000 if is_interrupted else 0.3
+    code_text = (
+        "import sys\n"
+        "from hotloop.training import closing\n"
+        f"closing.CLOSE_S = {limit_s}\n"
+        "from hotloop.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    env = ["--env-id", "tests.cli.odd_envs:Lingers", "--env-kwargs", '{"how": "locked"}']
+    where = ["--run-dir", str(tmp_path / "run"), "--workers", "1", "--backend", "inline"]
+    args = ["train", "ppo", *shlex.split(SHORT), *env, *where]
+    with subprocess.Popen(
+        [sys.executable, "-c", code_text, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
+        out = ""
+        while is_interrupted and "update: " not in out.partition("next: ")[2]:
+            out += process.stdout.readline()
+        if is_interrupted:
+            time.sleep(0.5)  # until it closes
+            process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert f"next: hotloop eval {tmp_path / 'run'}\n" in out + rest
+    assert_whole(tmp_path / "run")
+    told = "hotloop: warning: the environments never ended closing\n"
+    assert err == ("" if is_interrupted else told)

@@ -1,0 +1,237 @@
+"""Numbers that no machine has the memory or the time for: one sentence, at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hotloop import kernel
+from hotloop.algorithms import ALGORITHMS, find
+from hotloop.cli import main
+from hotloop.errors import ConfigError
+from hotloop.training.options.constraints import _within, type_hints
+
+GIB = 2**30
+HUGE = [10**9, 10**12, 10**18, 10**30]
+# Of so many there may be more than of anything in memory: they only take long, or never come.
+ENDLESS = {
+    *("total_timesteps", "checkpoint_interval", "eval_interval", "report_interval"),
+    *("keep_checkpoints", "max_failures", "target_interval", "policy_frequency", "max_policy_age"),
+}
+# What is checked where the environment's spaces are known: see the tests of replay and policies.
+LATER = {"buffer_size", "n_step"}
+WORKING = {
+    "ppo": {},
+    "sac": {"env_id": "Pendulum-v1"},
+    "td3": {"env_id": "Pendulum-v1"},
+    "dqn": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def eighteen_gib(monkeypatch):
+    monkeypatch.setattr(kernel, "available_memory", lambda: 18 * GIB)
+
+
+def counts():
+    """All options of all algorithms that are integers."""
+    for name in ALGORITHMS:
+        config = find(name).config
+        for option, hint in type_hints(config).items():
+            if option != "seed" and any(one in (int, tuple[int, ...]) for one in _within(hint)):
+                yield name, option
+
+
+def with_option(name, option, value):
+    more = {"hidden_sizes": {"hidden_sizes": (value, value)}}.get(option, {option: value})
+    if option == "eval_episodes":
+        more["eval_interval"] = 1
+    if option == "envs_per_worker":
+        more["workers"] = 2
+    if option == "workers":
+        more["envs_per_worker"] = 1
+    if option == "fragment_steps":
+        more |= {"workers": 2, "num_envs": 2, "schedule": "async", "max_policy_age": 2**62}
+    return find(name).config(**{**WORKING[name], **more})
+
+
+@pytest.mark.parametrize("value", HUGE)
+@pytest.mark.parametrize(("name", "option"), list(counts()))
+def test_every_count_is_refused_at_once_or_harmless(name, option, value):
+    began = time.perf_counter()
+    try:
+        config = with_option(name, option, value)
+    except ConfigError as error:
+        told = str(error)
+        assert f"`{option}`" in told
+        assert "\n" not in told
+        assert option not in ENDLESS or value > 2**63
+    else:
+        assert option in ENDLESS | LATER
+        assert getattr(config, option) == value
+    assert time.perf_counter() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"num_envs": 10**9},
+            "1,000,000,000 environments × 128 steps take at least 3.3 TiB, and 18 GiB are free: "
+            "lower `num_envs` or `num_steps`",
+        ),
+        (
+            {"num_envs": 1, "num_steps": 10**9},
+            "1 environment × 1,000,000,000 steps take at least 980 GiB, and 18 GiB are free: "
+            "lower `num_steps`",
+        ),
+        (
+            {"workers": 10**6, "envs_per_worker": 1},
+            "1,000,000 workers take at least 15 TiB, and 18 GiB are free: lower `workers`",
+        ),
+        (
+            {"workers": 2, "envs_per_worker": 10**9},
+            "2,000,000,000 environments × 128 steps take at least 13 TiB, and 18 GiB are free: "
+            "lower `envs_per_worker` or `num_steps`",
+        ),
+        (
+            {"workers": 10**6, "envs_per_worker": 1, "backend": "inline"},
+            "1,000,000 environments × 128 steps take at least 125 GiB, and 18 GiB are free: "
+            "lower `envs_per_worker` or `num_steps`",
+        ),
+        (
+            {"hidden_sizes": (10**6, 10**6)},
+            "1,000,002,000,000 parameters and more take at least 14 TiB, and 18 GiB are free: "
+            "lower `hidden_sizes`",
+        ),
+        (
+            {"num_steps": 10**6, "num_minibatches": 1, "hidden_sizes": (1000, 1000)},
+            "the hidden layers of 8,000,000 transitions take at least 59 GiB, and 18 GiB are free: "
+            "raise `num_minibatches`, or lower `hidden_sizes`",
+        ),
+        (
+            {"update_epochs": 10**7},
+            "10,000,000 passes over 1,024 transitions take at least 76 GiB, and 18 GiB are free: "
+            "lower `update_epochs`",
+        ),
+        (
+            {"eval_interval": 1, "eval_episodes": 10**9},
+            "1,000,000,000 episodes take at least 119 GiB, and 18 GiB are free: "
+            "lower `eval_episodes`",
+        ),
+        (
+            {"torch_threads": 100_000},
+            "`torch_threads` must be at most 512, got 100,000: threads beyond the machine's "
+            "cores only wait for each other",
+        ),
+        (
+            {"num_envs": 2**63},
+            "`num_envs` must be less than 2⁶³, got 9223372036854775808",
+        ),
+    ],
+)
+def test_sentences_of_ppo(options, sentence):
+    with pytest.raises(ConfigError) as raised:
+        find("ppo").config(**options)
+    assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"train_frequency": 10**9, "num_envs": 4},
+            "4 environments × 1,000,000,000 steps take at least 1.0 TiB, and 18 GiB are free: "
+            "lower `num_envs` or `train_frequency`",
+        ),
+        (
+            {"batch_size": 10**8, "buffer_size": 10**9, "total_timesteps": 10**9},
+            "the hidden layers of 100,000,000 transitions take at least 190 GiB, and 18 GiB are "
+            "free: lower `batch_size`, or lower `hidden_sizes`",
+        ),
+        (
+            {"batch_size": 2_001, "total_timesteps": 2_000, "learning_starts": 10},
+            "`batch_size` must be no more than `total_timesteps`, or nothing is learned, got 2,001 "
+            "of 2,000: lower the one or raise the other",
+        ),
+    ],
+)
+def test_sentences_of_sac(options, sentence):
+    with pytest.raises(ConfigError) as raised:
+        find("sac").config(**options)
+    assert str(raised.value) == sentence
+
+
+def test_what_fits_is_taken():
+    config = find("ppo").config(
+        num_envs=2_000, num_steps=1_000, torch_threads=512, hidden_sizes=(4_096, 4_096)
+    )
+    assert config.batch_size == 2_000_000
+
+
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_what_may_lie_on_a_gpu_is_not_counted(device):
+    options = {"hidden_sizes": (40_000, 40_000)}
+    find("ppo").config(device=device, **options)
+    with pytest.raises(ConfigError, match="parameters and more"):
+        find("ppo").config(**options)
+    find("ppo").config(device=device, num_steps=2**20, num_minibatches=1)
+    with pytest.raises(ConfigError, match="hidden layers"):
+        find("ppo").config(num_steps=2**20, num_minibatches=1, hidden_sizes=(1_000,))
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "given", "nearest"),
+    [(10**7, 7, 8), (10**7, 3, 2), (10**7 + 19, 5, 1), (6, 10**12, 48), (6, 5, 4)],
+)
+def test_the_nearest_number_of_minibatches_is_found_at_once(num_steps, given, nearest):
+    began = time.perf_counter()
+    num_envs = 1 if num_steps == 10**7 + 19 else 8  # a prime
+    with pytest.raises(ConfigError, match=f"got {given}: {nearest} does"):
+        find("ppo").config(num_steps=num_steps, num_minibatches=given, num_envs=num_envs)
+    assert time.perf_counter() - began < 1.0
+
+
+def test_integers_that_no_float_can_hold():
+    for option in ("clip_obs", "target_kl", "step_timeout_s", "gamma"):
+        with pytest.raises(ConfigError, match=f"`{option}` must "):
+            find("ppo").config(**{option: 10**400})
+
+
+def test_a_stored_configuration_is_checked_too():
+    config = find("ppo").config()
+    with pytest.raises(ConfigError, match="episodes take at least"):
+        dataclasses.replace(config, eval_interval=1, eval_episodes=10**9)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["ppo", "--num-envs", "1000000000"], "1,000,000,000 environments × 128 steps take"),
+        (["ppo", "--num-steps", "1000000000"], "8 environments × 1,000,000,000 steps take"),
+        (["ppo", "--num-steps", "999999999", "--num-minibatches", "7"], "environments × 999,999"),
+        (["ppo", "--torch-threads", "100000"], "`torch_threads` must be at most 512"),
+        (["sac", "--n-step", "1" + "0" * 30], "`n_step` must be less than 2⁶³"),
+        (["ppo", "--hidden-sizes", "1000000", "1000000"], "parameters and more take at least"),
+    ],
+)
+def test_the_command_says_so(args, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *args]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("hotloop: ")
+    assert told in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_neither_torch_nor_gymnasium_is_imported():
+    code = (
+        "import sys, hotloop.training.options, hotloop.memory\n"
+        "assert not {'torch', 'gymnasium', 'numba'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
