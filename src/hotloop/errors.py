@@ -111,6 +111,11 @@ class NonFiniteUpdate(NonFiniteError):
         self.batch = batch
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """A text of somebody else's, as far as a sentence has room for it."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
 def nearest(name: str, known: Iterable[str], *, at_most: int = 3) -> str:
     """The known names that look most like `name`, as the end of a message.
 

@@ -289,6 +289,15 @@ def test_no_damage_is_used_silently(tmp_path):
     checkpoints.load()
 
 
+@pytest.mark.parametrize("name", ["../../other/checkpoints/last", "x" * 300, "", ".", "a\0b"])
+def test_a_name_that_no_checkpoint_has(tmp_path, name):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(checkpoint(1))
+    with pytest.raises(CheckpointError, match=r"has no checkpoint '.*it has last, step-") as caught:
+        checkpoints.load(name)
+    assert len(str(caught.value)) < 500
+
+
 def test_somebody_elses_state_is_held_against_its_shape(tmp_path):
     """Digests that fit say that it is whole, and not that it is good."""
     checkpoints = Checkpoints(tmp_path)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from hotloop.cli.streams import steady_output
 from hotloop.errors import (
     ConfigError,
     HotloopError,
@@ -21,6 +20,7 @@ from hotloop.errors import (
     UnknownNameError,
     nearest,
 )
+from hotloop.streams import steady_output
 
 if TYPE_CHECKING:
     import argparse

@@ -5,11 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hotloop.cli import add_trust, import_from_here, need
 from hotloop.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from hotloop.runs import RunDirectory
+    from hotloop.types import Episode
 
 
 def run(args: list[str]) -> int:
@@ -49,6 +55,7 @@ def run(args: list[str]) -> int:
         need(module, extra="train", purpose="evaluation")
 
     from hotloop.envs import make_vec
+    from hotloop.envs.closing import closed_in_time
     from hotloop.policies import ActingPolicy
     from hotloop.rollouts.evaluation import evaluate
     from hotloop.runs import RunDirectory
@@ -61,34 +68,40 @@ def run(args: list[str]) -> int:
     policy = ActingPolicy(network, snapshot)
     config = {"num_envs": 1, "env_kwargs": {}, **directory.config["config"]}
     seed = config["seed"] if options.seed is None else options.seed
-    envs = make_vec(
-        directory.config["env_id"],
-        config["num_envs"],
-        seed=seed,
-        env_kwargs=config["env_kwargs"],
-        stream="evaluation",
-    )
-    try:
+    env_id = directory.config["env_id"]
+    with closed_in_time() as to_close:
+        envs = make_vec(
+            env_id,
+            config["num_envs"],
+            seed=seed,
+            env_kwargs=config["env_kwargs"],
+            stream="evaluation",
+        )
+        to_close.append(envs)
         if envs.obs_spec != network.obs_spec or envs.action_spec != network.action_spec:
             raise CheckpointError(
-                f"the policy of {directory.path} was trained on other spaces than "
-                f"'{directory.config['env_id']}' has now: evaluate it with the environment's "
-                "version of that time (config.json has it)"
+                f"the policy of {directory.path} was trained on other spaces than '{env_id}' has "
+                "now: evaluate it with the environment's version of that time (config.json has it)"
             )
         filmed = None
         if options.video is not None:
             from hotloop.rollouts.video import record_video
 
             filmed = record_video(
-                directory.config["env_id"],
-                policy,
-                options.video,
-                env_kwargs=config["env_kwargs"],
-                seed=seed,
+                env_id, policy, options.video, env_kwargs=config["env_kwargs"], seed=seed
             )
         episodes = evaluate(envs, policy, num_episodes=options.episodes)
-    finally:
-        envs.close()
+        _tell(directory, episodes, filmed, options)
+    return 0
+
+
+def _tell(
+    directory: RunDirectory,
+    episodes: Sequence[Episode],
+    filmed: Episode | None,
+    options: argparse.Namespace,
+) -> None:
+    """Print what came of it."""
     returns = np.array([episode.undiscounted_return for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
     if options.json:
@@ -108,11 +121,10 @@ def run(args: list[str]) -> int:
             }
         json.dump(summary, sys.stdout)
         print()
-        return 0
+        return
     print(f"{directory.config['algorithm']} on {directory.config['env_id']}, {directory.path}")
     print(f"mean length {lengths.mean():.1f}, returns {returns.min():.1f} … {returns.max():.1f}")
     if filmed is not None:
         print(f"video of an episode with return {filmed.undiscounted_return:.1f}: {options.video}")
-    episodes = "episode" if len(returns) == 1 else "episodes"
-    print(f"mean return {returns.mean():.1f} ± {returns.std():.1f} over {len(returns)} {episodes}")
-    return 0
+    counted = f"{len(returns)} episode{'' if len(returns) == 1 else 's'}"
+    print(f"mean return {returns.mean():.1f} ± {returns.std():.1f} over {counted}", flush=True)

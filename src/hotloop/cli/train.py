@@ -247,7 +247,7 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
 
 def _leave_later() -> threading.Timer:
     """End the process when environments never return from closing, not even to be interrupted."""
-    from hotloop.training.closing import CLOSE_S
+    from hotloop.envs.closing import CLOSE_S
 
     def leave() -> None:
         print("hotloop: warning: the environments never ended closing", file=sys.stderr)

@@ -200,6 +200,9 @@ class InlineRollout:
     def updates_allowed(self) -> None:
         """No bound: what is collected is learned from at once."""
 
+    def watch(self) -> None:
+        """See `Rollout.watch`: there is nothing that could stand still while this is called."""
+
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call."""
         return [episode for c in self._collectors for episode in c.envs.pop_episodes()]

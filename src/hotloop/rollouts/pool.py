@@ -137,7 +137,7 @@ class WorkerProcess:
     def is_stopped(self) -> bool:
         """Whether a signal or a debugger keeps it from running."""
         with contextlib.suppress(OSError, IndexError):
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
             return stat.rpartition(")")[2].split()[0] in ("T", "t")
         return False
 
@@ -203,6 +203,8 @@ class WorkerPool:
             self._own_dir = tempfile.TemporaryDirectory(prefix="hotloop-timing-")
             timing_dir = self._own_dir.name
         self.timing_dir = Path(timing_dir)
+        with contextlib.suppress(OSError):  # there will be no timing
+            self.timing_dir.mkdir(parents=True, exist_ok=True)
         self._seen: set[str] = set()
         try:
             json.dumps(dict(env_kwargs or {}))

@@ -291,6 +291,6 @@ class _Busy:
         waited = 0.0
         # Nanoseconds on a core, and waiting for one: where others are busy too, who computes waits.
         with contextlib.suppress(OSError, ValueError, IndexError):
-            waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+            waited = int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
         others = sum(one.cpu_ns for one in kernel.descendants()) / 1e9
         return time.process_time() + waited + others

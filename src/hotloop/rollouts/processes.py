@@ -155,6 +155,10 @@ class ProcessRollout:
             return None
         return self._updates_until_too_old([group.taken for group in self._groups])
 
+    def watch(self) -> None:
+        """See `Rollout.watch`."""
+        self._pool.look(0.0)
+
     def pop_episodes(self) -> list[Episode]:
         """See `Rollout.pop_episodes`."""
         episodes, self._episodes = self._episodes, []

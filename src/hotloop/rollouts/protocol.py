@@ -63,6 +63,14 @@ class Rollout(Protocol):
         bound. Where it is 0, the next `collect` waits for those experiences."""
         ...
 
+    def watch(self) -> None:
+        """Replace what has died or stands still: for a learner that is long at its updates.
+
+        Raises:
+            EnvironmentFailure: too much was replaced.
+        """
+        ...
+
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended in what `collect` gave since the last call."""
         ...

@@ -39,6 +39,7 @@ from hotloop.rollouts.shared import (
     WorkerMemory,
 )
 from hotloop.rollouts.state import running_episodes
+from hotloop.streams import steady_output
 from hotloop.timing import span
 from hotloop.types import Array
 
@@ -57,9 +58,12 @@ def main(arguments: list[str]) -> int:
     channel = Channel(socket.socket(fileno=descriptor))
     try:
         greeting = _receive(channel)
-        timing.start(greeting["timing_dir"], component=f"worker-{greeting['worker']}")
+        # Who deletes or moves a run's directory does not want it made again.
+        if os.path.isdir(greeting["timing_dir"]):
+            timing.start(greeting["timing_dir"], component=f"worker-{greeting['worker']}")
         try:
-            _serve(channel, greeting, parent)
+            with steady_output():  # what environments print may have nowhere to go
+                _serve(channel, greeting, parent)
         except Closed:
             raise
         except Exception as error:  # also a defect, or what an environment raises outside of calls
@@ -372,7 +376,7 @@ def _look_for(parent: int) -> None:
 def _own_memory() -> int:
     """Bytes that no other process shares."""
     try:
-        with open("/proc/self/status") as file:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
             return sum(int(x.split()[1]) * 1024 for x in file if x.startswith("RssAnon:"))
     except OSError:
         return 0

@@ -35,6 +35,7 @@ from hotloop.errors import (
     HotloopError,
     MissingExtraError,
     RunDirectoryError,
+    shortened,
 )
 from hotloop.files import read_regular, sync, write_new
 from hotloop.policies import Network, ObsScale, PolicySnapshot, network_from_json
@@ -47,6 +48,7 @@ LARGE = (REPLAY_FILE,)  # what only the last checkpoint keeps
 _SCALE = ("mean", "std", "clip")
 _POLICY, _LEARNER = "policy.safetensors", "learner.safetensors"
 _STEP = re.compile(r"step-\d{12,}")
+_NAME = re.compile(r"[\w-]{1,100}")
 
 
 class _Damaged(Exception):
@@ -262,8 +264,11 @@ class Checkpoints:
         """The directory that a name leads to: a link may lead elsewhere a moment later.
 
         Raises:
-            CheckpointError: it leads to somewhere else than a checkpoint of this run.
+            CheckpointError: it can be no checkpoint's, or leads to somewhere else than one of this
+                run.
         """
+        if not _NAME.fullmatch(name):
+            raise self._missing(name)
         path = self.path / name
         with contextlib.suppress(OSError):  # it is no link
             target = os.readlink(path)
@@ -285,11 +290,7 @@ class Checkpoints:
         load = _safetensors().numpy.load
         target = self._find(name)
         if not (_STEP.fullmatch(target.name) and (target / "state.json").exists()):
-            present = ", ".join(self.names())
-            raise CheckpointError(
-                f"{self.path.parent} has no checkpoint '{name}'; it has "
-                f"{present or 'none: the run ended before it saved one'}"
-            )
+            raise self._missing(name)
         self.check_version(name)
         try:
             state, contents = _read_whole(target, files)
@@ -309,6 +310,13 @@ class Checkpoints:
             arrays=lambda: rest[0] if rest else {},
             state=state,
             path=target,
+        )
+
+    def _missing(self, name: str) -> CheckpointError:
+        present = ", ".join(self.names())
+        return CheckpointError(
+            f"{self.path.parent} has no checkpoint '{shortened(name)}'; it has "
+            f"{present or 'none: the run ended before it saved one'}"
         )
 
     def _damaged(self, name: str, error: Exception) -> CheckpointError:

@@ -24,6 +24,7 @@ from hotloop.errors import (
     RunDirectoryError,
     UntrustedError,
     nearest,
+    shortened,
 )
 from hotloop.files import read_regular, sync, written_whole
 from hotloop.runs import contents, trust
@@ -46,7 +47,7 @@ class RunDirectory:
         self.checkpoints = Checkpoints(path / "checkpoints")
         self._content: dict[str, Any] = {}
         self._metrics: IO[str] | None = None
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
         # Which directory it is, as soon as something is written: others may move it.
         self._identity: tuple[int, int] | None = None
 
@@ -158,8 +159,8 @@ class RunDirectory:
         if names:
             raise UntrustedError(
                 f"{self.path} was not trained by you on this machine, or was changed since, and "
-                f"names what would be imported and run: {', '.join(names)}; look at it, and pass "
-                "--trust if you trust who wrote it"
+                f"names what would be imported and run: {shortened(', '.join(names))}; look at it, "
+                "and pass --trust if you trust who wrote it"
             )
 
     # --- writing ----------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class RunDirectory:
             trust.refuse_ways_out(self.path)
             # No link is followed and nothing is cut: whatever else has that name is left alone.
             access = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            file = open(os.open(self.path / ".lock", access, 0o666), "r+")  # noqa: SIM115
+            file = open(os.open(self.path / ".lock", access, 0o666), "r+b", buffering=0)  # noqa: SIM115
             about = os.stat(self.path)
         except OSError as error:
             if isinstance(error, HotloopError):

@@ -80,6 +80,7 @@ class Evaluator:
             if is_best:
                 self.best = BestEvaluation(timesteps=timesteps, mean_return=mean_return)
             if config.eval_videos:
+                self._run.check_present()
                 record_video(
                     self._environment,
                     policy,

@@ -330,6 +330,7 @@ class _Rounds:
                 if replay.by_priority:
                     self._update_priorities(index, td_error)
             self._done += count
+            self._rollout.watch()
 
     def _update_priorities(self, index: Array, td_error: Any) -> None:
         if td_error is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.envs import environment_name
+from hotloop.envs.closing import closed_in_time
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
@@ -25,7 +26,6 @@ from hotloop.runs import (
 )
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
-from hotloop.training.closing import closed_in_time
 from hotloop.training.environments import choose_workers, describe_workers, make_environments
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.options import may_change, to_json

@@ -26,7 +26,7 @@ from typing import (
     get_type_hints,
 )
 
-from hotloop.errors import ConfigError, UnknownNameError
+from hotloop.errors import ConfigError, UnknownNameError, shortened
 from hotloop.ops.schedules import Schedule, as_schedule
 
 
@@ -215,7 +215,7 @@ def check_value(name: str, hint: Any, value: Any) -> None:
         raise type(error)(f"`{name}`: {error}") from error
     if expected:
         hints = "".join(f": {mark.text}" for mark in _marks(hint) if isinstance(mark, Hint))
-        raise ConfigError(f"`{name}` must {expected}, got {value!r}{hints}")
+        raise ConfigError(f"`{name}` must {expected}, got {shortened(repr(value))}{hints}")
 
 
 def _unmet(hint: Any, value: Any) -> str:

@@ -1,0 +1,169 @@
+"""Workers that are killed, and workers that stand still: the training replaces them and ends."""
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.trials import (
+    PPO,
+    SAC,
+    Failed,
+    chooser,
+    is_accounted_for,
+    is_alive,
+    left_behind,
+    send,
+    succeeded,
+    times,
+    wait_for_lines,
+    workers_of,
+)
+
+faults = pytest.mark.faults
+_NUM_WORKERS = 2
+_NUM_ROWS = 160  # of each environment
+
+# By schedule: the training, and an environment that it can be of.
+TRAININGS = {
+    "barrier": ([*PPO, "--schedule", "barrier"], "CartPole-v1"),
+    "variable": ([*PPO, "--schedule", "variable"], "CartPole-v1"),
+    "async": ([*SAC, "--schedule", "async", "--report-interval", "50"], "Pendulum-v1"),
+}
+# Stage → the call in which a worker dies, and which of these calls it may be.
+STAGES = {
+    "while it makes environments": ("make", 1, 2),
+    "before its first row": ("reset", 1, 2),
+    "in its first steps": ("step", 1, 2 * 8),
+    "in a step": ("step", 2 * 8, 2 * _NUM_ROWS // 2),
+    "in a reset": ("reset", 3, 4),
+    "while it closes": ("close", 1, 2),
+}
+
+
+def _command(schedule, run, num_steps, **env_kwargs):
+    command, env_id = TRAININGS[schedule]
+    given = json.dumps({"env_id": env_id, **env_kwargs})
+    return [
+        *(*command, "--env-id", "tests.faults.worlds:mortal", "--env-kwargs", given),
+        *("--workers", _NUM_WORKERS, "--total-timesteps", num_steps, "--run-dir", run),
+    ]
+
+
+def _ends_well(ended, run, children):
+    succeeded(ended, "train")
+    left_behind(children)
+    told = is_accounted_for(run)
+    return sum(worker["restarts"] for worker in told["workers"])
+
+
+def _killed_in_a_call(forks, tmp_path, schedule, stage, seed):
+    kind, first, last = STAGES[stage]
+    number = random.Random(seed).randint(first, last)
+    folder = tmp_path / f"{schedule}-{stage}-{seed}".replace(" ", "-")
+    folder.mkdir()
+    deaths = {f"{seed % _NUM_WORKERS} {kind}": number}
+    run = folder / "run"
+    command = _command(schedule, run, 4 * _NUM_ROWS, directory=str(folder), deaths=deaths)
+    restarts = _ends_well(forks.run(*command), run, [])
+    (counted,) = folder.glob(f"*.{kind}")
+    if restarts == 0 and counted.stat().st_size > number:
+        raise Failed("a worker died and was replaced, but that is not told")
+    if counted.stat().st_size < number:
+        return "ended before that"
+    return "replaced" if restarts else "not needed any more"
+
+
+@pytest.mark.parametrize("schedule", ["barrier"])
+def test_a_worker_that_dies(forks, tally, tmp_path, schedule):
+    """In a step: the other stages and schedules are marked `faults`."""
+    tally("a few kills of workers").run(
+        lambda seed: _killed_in_a_call(forks, tmp_path, schedule, "in a step", seed), [1, 2]
+    )
+
+
+@faults
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("schedule", list(TRAININGS))
+def test_workers_that_die_in_a_call(forks, tally, tmp_path, schedule):
+    places = [(stage, seed) for stage in STAGES for seed in range(times(3))]
+    tally(f"kill a worker in a call, {schedule}").run(
+        lambda place: _killed_in_a_call(forks, tmp_path, schedule, *place), places
+    )
+
+
+@faults
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("schedule", list(TRAININGS))
+def test_workers_that_die_at_a_time(forks, tally, tmp_path, schedule):
+    """From outside, from the moment that there are any to the run's end."""
+
+    def trial(place):
+        number, delay_s = place
+        run = tmp_path / f"{schedule}-{number}"
+        child = forks.command(*_command(schedule, run, 4 * _NUM_ROWS, pause_s=0.005))
+        until = time.monotonic() + 10.0
+        while not workers_of(child.pid) and time.monotonic() < until:
+            time.sleep(0.002)
+        time.sleep(delay_s)
+        seen = workers_of(child.pid)
+        if seen:
+            send(random.Random(number).choice(seen), signal.SIGKILL)
+        restarts = _ends_well(child.wait(), run, seen)
+        return None if restarts else "killed at its end"
+
+    rng = chooser(f"times of workers {schedule}")
+    places = [(k, round(rng.uniform(0.0, 2.5), 3)) for k in range(times(8))]
+    tally(f"kill a worker at any time, {schedule}").run(trial, places)
+
+
+@faults
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("schedule", list(TRAININGS))
+def test_workers_that_freeze(forks, tally, tmp_path, schedule):
+    """A stopped process neither ends nor says a word."""
+
+    def trial(seed):
+        rng, run = random.Random(f"{schedule} {seed}"), tmp_path / f"{schedule}-{seed}"
+        # Some seconds beyond the limit, also where the other worker does all of it.
+        rows = 1000 if schedule == "async" else 2 * _NUM_ROWS
+        command = _command(schedule, run, 2 * rows, pause_s=0.005)
+        child = forks.command(*command, "--num-envs", 2, "--step-timeout-s", 2)
+        if not wait_for_lines(child.pid, run, rng.randint(1, 3)):
+            raise Failed(child.wait().told)
+        time.sleep(rng.uniform(0.0, 0.1))
+        seen = workers_of(child.pid)
+        frozen = rng.choice(seen)
+        send(frozen, signal.SIGSTOP)
+        ended = child.wait(120.0)
+        was_replaced = not is_alive(frozen)
+        send(frozen, signal.SIGKILL)
+        restarts = _ends_well(ended, run, seen)
+        if not restarts or not was_replaced:
+            raise Failed("it ended without another worker in the frozen one's place")
+
+    count = times(8 if schedule == "barrier" else 6)
+    tally(f"freeze a worker, {schedule}").run(trial, range(count), jobs=4)
+
+
+@faults
+@pytest.mark.timeout(300)
+def test_a_learner_that_freezes(forks, tally, tmp_path):
+    """Whoever stops it for longer than a step may take does not make its workers guilty."""
+
+    def trial(seed):
+        rng, run = random.Random(seed), Path(tmp_path / str(seed))
+        command = _command("barrier", run, 4 * 2 * _NUM_ROWS, pause_s=0.002)
+        child = forks.command(*command, "--step-timeout-s", 1)
+        if not wait_for_lines(child.pid, run, rng.randint(1, 3)):
+            raise Failed(child.wait().told)
+        send(child.pid, signal.SIGSTOP)
+        time.sleep(3.0)
+        send(child.pid, signal.SIGCONT)
+        if _ends_well(child.wait(), run, []):
+            raise Failed("workers were replaced that had done nothing")
+
+    tally("freeze the learner").run(trial, range(times(4)), jobs=4)
