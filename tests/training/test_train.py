@@ -18,7 +18,7 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.cli import main
-from hotloop.envs import make_vec
+from hotloop.envs import closing, make_vec
 from hotloop.errors import (
     CheckpointError,
     ConfigError,
@@ -28,7 +28,6 @@ from hotloop.errors import (
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.runs import RunDirectory
-from hotloop.training import closing
 from tests import toy_envs
 from tests.policies import nets
 
