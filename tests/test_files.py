@@ -58,6 +58,13 @@ def test_all_are_synced_and_a_failure_is_told(tmp_path):
         sync(tmp_path / "a", tmp_path / "missing", tmp_path)
 
 
+def test_what_is_larger_than_memory_is_not_read(tmp_path):
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(2**42)
+    with pytest.raises(OSError, match="larger than the memory that is free"):
+        read_regular(tmp_path / "sparse")
+
+
 def test_only_regular_files_are_read(tmp_path):
     (tmp_path / "a").write_text("content")
     (tmp_path / "link").symlink_to("a")

@@ -9,10 +9,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from hotloop import kernel
 from hotloop.errors import HotloopError, OutputError
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SYNCED_AT_ONCE = 8
+_LARGE = 2**24  # what is smaller is read without a question
 
 
 @contextlib.contextmanager
@@ -104,6 +106,14 @@ def read_regular(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         with open(descriptor, "rb", closefd=False) as file:
+            if (size := os.fstat(descriptor).st_size) > _LARGE:
+                free = kernel.available_memory()
+                if free is not None and size > free:
+                    raise OSError(
+                        errno.EFBIG, "it is larger than the memory that is free", str(path)
+                    )
             return file.read()
+    except MemoryError as error:
+        raise OSError(errno.EFBIG, "it does not fit into memory", str(path)) from error
     finally:
         os.close(descriptor)

@@ -31,6 +31,8 @@ class OutStream:
         if self.error is None:
             try:
                 self._stream.write(text)
+            except UnicodeEncodeError as error:  # of a stream that could not be reconfigured
+                self._stream.write(text.encode(error.encoding, "replace").decode(error.encoding))
             except (OSError, ValueError) as error:  # a ValueError: somebody closed it
                 self._give_up(error)
         return len(text)

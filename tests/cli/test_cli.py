@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli import main
+from tests.runs.made import make_run
 
 SHORT = ["--total-timesteps", "2048"]
 
@@ -375,3 +376,17 @@ def test_module_and_command_are_the_same():
     as_command = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     assert as_module.stdout == as_command.stdout
     assert as_module.stdout.startswith("hotloop ")
+
+
+def test_what_a_terminal_would_act_on_is_not_printed(tmp_path, capsys):
+    run = make_run(tmp_path / "run")
+    content = json.loads((run / "config.json").read_text())
+    content["config"]["learning_rate"] = "a:\x1b[2Jb"
+    content["\x1b[2Junknown"] = 1
+    for _ in range(2):
+        (run / "config.json").write_text(json.dumps(content))
+        assert main(["resume", str(run)]) == 1
+        told = capsys.readouterr().err
+        assert "\x1b" not in told
+        assert "\N{REPLACEMENT CHARACTER}[2J" in told
+        content.pop("\x1b[2Junknown", None)

@@ -126,7 +126,30 @@ def test_nothing_of_somebody_else_is_imported(tmp_path, monkeypatch, capsys, evi
         refused += main([command[0], str(run), *command[1:]]) == 1
         assert not (evil / "marker").exists(), command
     assert refused >= 1
-    assert "not trained by you on this machine" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "not trained by you on this machine" in told or "`auto.chosen.network`" in told
+
+
+def test_modules_beside_a_run_are_not_found_by_its_workers(tmp_path, monkeypatch, evil):
+    """Nor is a run that names nothing of its user's a reason to look for them later."""
+    run = train(evil / "run", workers=2, num_envs=4)
+    (evil / "gymnasium.py").write_text(EVIL)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    for steps in ("640", "768"):
+        assert main(["resume", str(run), "--total-timesteps", steps]) == 0
+    assert RunDirectory.open(run).is_own
+    assert str(evil) not in sys.path
+    assert not (evil / "marker").exists()
+
+
+def test_a_run_without_a_whole_checkpoint_is_not_begun_anew(tmp_path, capsys):
+    run = train(tmp_path / "run", keep_checkpoints=0)
+    before = (run / "metrics.jsonl").read_bytes()
+    (run / "checkpoints" / "last" / "state.json").unlink()
+    for more in ([], ["--total-timesteps", "640"]):
+        assert main(["resume", str(run), *more]) == 1
+        assert "is cut short or damaged (state.json: No such file" in capsys.readouterr().err
+    assert (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_trust_goes_on_and_is_kept(tmp_path, monkeypatch, capsys, evil):

@@ -151,6 +151,10 @@ def test_damaged_checkpoints_are_refused(tmp_path):
             checkpoints.load()
         (folder / f"{name}.safetensors").write_bytes(tensors)
     state = (folder / "state.json").read_text()
+    (folder / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"cut short or damaged \(state.json: No such file"):
+        checkpoints.load()
+    assert checkpoints.has_any()
     for text in (state[:40], "[]", "{}"):
         (folder / "state.json").write_text(text)
         with pytest.raises(CheckpointError, match="cut short or damaged"):

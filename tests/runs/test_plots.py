@@ -1,8 +1,9 @@
 import pytest
 
 from hotloop.errors import OutputError
+from hotloop.runs import RunDirectory
 from hotloop.runs.comparison import compare
-from hotloop.runs.plots import comparison_plot
+from hotloop.runs.plots import comparison_plot, learning_curve
 from tests.runs.made import make_run
 
 
@@ -48,6 +49,14 @@ def test_formats(groups, tmp_path, suffix, magic):
     comparison_plot(groups, path)
     assert path.read_bytes().startswith(magic)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_names_are_no_formulas(tmp_path):
+    path = make_run(tmp_path / "run", env_id=r"C$\frac$P", name=r"$\frac$")
+    make_run(tmp_path / "other", env_id=r"C$\frac$P", name="b")
+    comparison_plot(compare([path, tmp_path / "other"]).groups, tmp_path / "curves.png")
+    learning_curve(RunDirectory.open(path))
+    assert (path / "learning_curve.png").exists()
 
 
 def test_a_place_that_cannot_be_written(groups, tmp_path):

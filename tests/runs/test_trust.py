@@ -43,6 +43,9 @@ FOREIGN = [
     ({"learning_rate": "my_schedules:fall"}, "`learning_rate` 'my_schedules:fall'"),
     ({"learning_rate": "linear:evil"}, "`learning_rate` 'linear:evil'"),
     ({"learning_rate": "odd name .py:f"}, "`learning_rate` 'odd name .py:f'"),
+    ({"reference": "linear:1"}, "`algorithm` 'linear:1'"),
+    ({"network": "cosine:1"}, "`network` 'cosine:1'"),
+    ({"critic_network": "linear:1"}, "`critic_network` 'linear:1'"),
     ({"critics": [{"x": "my_nets:Critic"}]}, "`critics` 'my_nets:Critic'"),
 ]
 KNOWN = [
@@ -79,16 +82,24 @@ def test_what_hotloop_and_the_registry_have_needs_no_trust(tmp_path, monkeypatch
     RunDirectory.open(path).check_trusted(is_trusted=False)
 
 
-def test_what_was_chosen_is_looked_at_too(tmp_path, monkeypatch):
+def test_no_other_options_are_taken_for_chosen(tmp_path, monkeypatch):
     run = create(tmp_path, workers="auto")
     run.keep_choice({"workers": 2}, {"summary": "measured: 2 workers"})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
     RunDirectory.open(run.path).check_trusted(is_trusted=False)
     content = json.loads((run.path / "config.json").read_text())
-    content["auto"]["chosen"]["network"] = "evil:Net"
-    (run.path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(UntrustedError, match="'evil:Net'"):
-        RunDirectory.open(run.path).check_trusted(is_trusted=False)
+    for changed in (
+        {"chosen": {"workers": 2, "network": "evil:Net"}},
+        {"chosen": {"workers": 2, "env_kwargs": {"render_mode": "human"}}},
+        {"asked": {}},
+        {"asked": {"workers": "auto", "seed": 1}},
+        {"summary": None},
+        {"taken": {"steps_per_s": "fast"}},
+    ):
+        damaged = {**content, "auto": {**content["auto"], **changed}}
+        (run.path / "config.json").write_text(json.dumps(damaged))
+        with pytest.raises(RunDirectoryError, match=r"config.json is damaged \(`auto"):
+            RunDirectory.open(run.path)
 
 
 def test_a_changed_run_is_not_ones_own(tmp_path):
@@ -188,6 +199,19 @@ def test_links_within_it_are_left_alone(tmp_path):
     again.lock()
     again.checkpoints.save(checkpoint(2))
     again.close()
+
+
+def test_links_that_wandb_makes_are_its_own(tmp_path, monkeypatch):
+    """Its logs lie in the user's cache; in a run of somebody else, they may lie anywhere."""
+    run = create(tmp_path)
+    (run.path / "wandb" / "run-1" / "logs").mkdir(parents=True)
+    (run.path / "wandb" / "run-1" / "logs" / "core.log").symlink_to(tmp_path / "cache.log")
+    again = RunDirectory.open(run.path)
+    again.lock()
+    again.close()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    with pytest.raises(RunDirectoryError, match=r"core.log is a link to"):
+        RunDirectory.open(run.path).lock()
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):

@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
             return code
         if not isinstance(output.error, BrokenPipeError):  # `hotloop … | head` is no accident
             why = getattr(output.error, "strerror", None) or output.error
-            _fail(f"standard output can't be written ({why}): what was left to print is lost")
+            tell(f"standard output can't be written ({why}): what was left to print is lost")
         if args[:1] in (["train"], ["resume"]):  # what came of it is in its directory
             return code
         return code or 1
@@ -90,16 +90,16 @@ def _answered(args: list[str], *, debug: bool) -> int:
         if debug:
             traceback.print_exc()
         else:
-            _fail(str(error))
+            tell(str(error))
         return 2 if isinstance(error, (ConfigError, SpaceError, UnknownNameError)) else 1
     except KeyboardInterrupt:
-        _fail("interrupted")
+        tell("interrupted")
         return 130
     except Exception as error:
         if debug:
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
-        _fail(
+        tell(
             f"{type(error).__name__}: {error} ({where.filename}:{where.lineno}); "
             "--debug shows the traceback"
         )
@@ -201,5 +201,12 @@ def _short_warnings() -> Iterator[None]:
         warnings.showwarning = before
 
 
-def _fail(message: str) -> None:
-    print(f"hotloop: {message}", file=sys.stderr)
+def tell(message: str) -> None:
+    """Print a line on standard error; what a terminal would act on is replaced.
+
+    Messages repeat names and values from files that somebody else may have written.
+    """
+    shown = "".join(
+        x if x.isprintable() or x == "\n" else "\N{REPLACEMENT CHARACTER}" for x in message
+    )
+    print(f"hotloop: {shown}", file=sys.stderr)

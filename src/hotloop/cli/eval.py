@@ -62,7 +62,7 @@ def run(args: list[str]) -> int:
 
     directory = RunDirectory.open(options.run)
     directory.check_trusted(is_trusted=options.trust, only_environment=True)
-    if options.trust or directory.is_own:
+    if directory.may_import(is_trusted=options.trust):
         import_from_here()
     network, snapshot, _ = directory.load_policy(options.checkpoint, is_trusted=options.trust)
     policy = ActingPolicy(network, snapshot)

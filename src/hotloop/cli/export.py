@@ -46,10 +46,10 @@ def run(args: list[str]) -> int:
     from hotloop.runs.trust import refuse_ways_out
 
     directory = RunDirectory.open(options.run)
-    if options.trust or directory.is_own:
+    if directory.may_import(is_trusted=options.trust):
         import_from_here()
     if options.output is None:
-        refuse_ways_out(directory.path)
+        refuse_ways_out(directory.path, is_own=directory.is_own)
     network, snapshot, state = directory.load_policy(options.checkpoint, is_trusted=options.trust)
     about = {
         "env_id": directory.config["env_id"],

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.cli import need
+from hotloop.cli import need, tell
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError, RunDirectoryError
 
@@ -55,7 +55,7 @@ def run(args: list[str]) -> int:
     found = [path for given in options.runs for path in find_runs(Path(given))]
     comparison = compare(dict.fromkeys(found))
     for _, why in comparison.left_out:
-        print(f"hotloop: left out: {why}", file=sys.stderr)
+        tell(f"left out: {why}")
     if not comparison.groups:
         raise RunDirectoryError(
             f"there is nothing to draw in {', '.join(options.runs)}: name runs in which an episode "

@@ -48,11 +48,11 @@ def run(args: list[str]) -> int:
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import learning_curve
     from hotloop.training.options import from_stored
-    from hotloop.training.resume import finish
+    from hotloop.training.resume import finish, is_finished
 
     directory = RunDirectory.open(options.run)
     directory.check_trusted(is_trusted=options.trust)
-    if options.trust or directory.is_own:
+    if directory.may_import(is_trusted=options.trust):
         import_from_here()
     directory.checkpoints.check_version(options.checkpoint)
     stored = directory.config
@@ -70,10 +70,16 @@ def run(args: list[str]) -> int:
         if not hasattr(config, "save_replay"):
             raise ConfigError(f"`--save-replay`: {name} has no replay buffer")
         config = dataclasses.replace(config, save_replay=True)
-    if options.checkpoint == "last" and finish(directory, config):
+    if options.checkpoint == "last" and is_finished(directory, config):
+        directory.lock()
+        try:
+            finish(directory, config)
+            curve = learning_curve(directory)
+        finally:
+            directory.close()
         print(
             f"{options.run} is finished, with {config.total_timesteps:,} steps; learning curve: "
-            f"{learning_curve(directory)}; --total-timesteps N goes on to more"
+            f"{curve}; --total-timesteps N goes on to more"
         )
         return 0
     resume_from = Path(options.run)

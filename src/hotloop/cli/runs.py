@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hotloop.cli import tell
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import RunDirectoryError
 
@@ -87,7 +88,7 @@ def run(args: list[str]) -> int:
     console = wide_console()
     print_table(_table(rows, console.width), console)
     for _, error in damaged:
-        print(f"hotloop: {error}", file=sys.stderr)
+        tell(str(error))
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
-from hotloop.cli import need
+from hotloop.cli import need, tell
 from hotloop.cli.live import LiveLine
 from hotloop.cli.signals import Ended, end_once
 from hotloop.cli.workers import print_workers
@@ -214,46 +214,60 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
             live.show(report)
             ending.check()
 
-        def on_end(result: Result) -> None:
+        def on_end(result: Result | None) -> None:
             ending.ignore()
             live.close()
-            _conclude(live)
-            print(result.execution, flush=True)
+            code = 1
+            if result is not None:
+                code = 0
+                _conclude(live)
+                print(result.execution, flush=True)
+            elif ending.number is not None:
+                code = 128 + ending.number
+                _tell_of_interrupt(live)
             ending.obey()
             if threading.current_thread() is threading.main_thread():
-                exits.callback(_leave_later().cancel)
+                exits.callback(_leave_later(code, sys.exc_info()[1]).cancel)
 
         try:
             algorithm.train(config, on_report=on_report, on_end=on_end, **options)
         except Ended as ended:
-            live.close()
-            if live.run_dir is None or not live.run_dir.exists():
-                print("hotloop: interrupted before the first iteration ended", file=sys.stderr)
-                return ended.exit_code
-            _conclude(live)
-            print(
-                "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
-                f"hotloop resume {shlex.quote(str(live.run_dir))} goes on",
-                file=sys.stderr,
-            )
             return ended.exit_code
         except BaseException:
-            live.close()
             if live.run_dir is not None and live.run_dir.exists():
                 print(f"what there was until then is kept: {live.run_dir}", file=sys.stderr)
             raise
     return 0
 
 
-def _leave_later() -> threading.Timer:
-    """End the process when environments never return from closing, not even to be interrupted."""
+def _tell_of_interrupt(live: LiveLine) -> None:
+    """Conclude a training that a signal has ended."""
+    if live.run_dir is None or not live.run_dir.exists():
+        tell("interrupted before the first iteration ended")
+        return
+    _conclude(live)
+    tell(
+        "interrupted; metrics, timing and the last checkpoint are kept: "
+        f"hotloop resume {shlex.quote(str(live.run_dir))} goes on"
+    )
+
+
+def _leave_later(code: int, error: BaseException | None) -> threading.Timer:
+    """End the process when environments never return from closing, not even to be interrupted.
+
+    Args:
+        code: to exit with.
+        error: that has ended the training, and that nobody else would tell of.
+    """
     from hotloop.envs.closing import CLOSE_S
 
     def leave() -> None:
-        print("hotloop: warning: the environments never ended closing", file=sys.stderr)
+        tell("warning: the environments never ended closing")
+        if error is not None and not isinstance(error, Ended):
+            tell(str(error))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(0)
+        os._exit(code)
 
     timer = threading.Timer(2 * CLOSE_S, leave)
     timer.daemon = True
@@ -286,7 +300,7 @@ def _told(part: Callable[[], Any], without: str) -> Any:
         return part()
     except Exception as error:
         told = str(error) if isinstance(error, HotloopError) else f"{type(error).__name__}: {error}"
-        print(f"hotloop: {without}: {told}", file=sys.stderr)
+        tell(f"{without}: {told}")
         return None
 
 

@@ -66,7 +66,7 @@ def _limit(limit_s: float) -> Iterator[None]:
             is_over = True
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
         if left_s:  # somebody else's alarm
             passed_s = time.monotonic() - began_s
             signal.setitimer(signal.ITIMER_REAL, max(left_s - passed_s, 1e-3), every_s)

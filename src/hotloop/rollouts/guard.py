@@ -61,6 +61,7 @@ class Guard:
 
     # The guard's own processes do not have the token in their environment.
     _SCRIPT = r"""
+groups=
 while read -r word; do
     case "$word" in
     end) exit ;;

@@ -42,6 +42,15 @@ _STARTING = Standing((), "while it made its environments", may_be_long=True)
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
+# Not `-m`, which searches the current directory first: where the learner does, PYTHONPATH says so.
+_PROGRAM = """
+import sys
+sys.path.remove("")
+from runpy import run_module
+run_module("hotloop.rollouts.worker", run_name="__main__", alter_sys=True)
+"""
+
+
 class WorkerProcess:
     """One process.
 
@@ -77,7 +86,7 @@ class WorkerProcess:
             "HOTLOOP_WORKER": str(number),
             MARK: mark_of(token),
         }
-        program = [sys.executable, "-m", "hotloop.rollouts.worker"]
+        program = [sys.executable, "-c", _PROGRAM]
         try:
             self._process = subprocess.Popen(
                 [*program, str(theirs.fileno()), str(os.getpid())],
@@ -227,7 +236,13 @@ class WorkerPool:
         self._is_closed = False
         self._looked_at = 0.0
         self._token = secrets.token_hex(8)
-        self._guard = Guard(self._token)
+        try:
+            self._guard = Guard(self._token)
+        except OSError as error:
+            raise ConfigError(
+                f"/bin/sh can't be started ({error}), which ends workers whose learner is killed: "
+                "raise the limit on processes (`ulimit -u`), or set `backend` 'inline'"
+            ) from error
         try:
             with span("start_workers"):
                 self._start_all()
@@ -276,7 +291,7 @@ class WorkerPool:
         return self._rollout
 
     def close(self) -> None:
-        """End all workers, and what their environments started; killed is what lives after 3 s."""
+        """End all workers, and what their environments started; what lives after 3 s is killed."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,9 +1,7 @@
 """A worker: its own program, which steps its environments and acts in them by itself.
 
-    python -m hotloop.rollouts.worker DESCRIPTOR LEARNER
-
-started by `WorkerPool`. It imports neither torch nor the user's main module. It ends when the
-learner closes its end of the channel, or dies.
+`WorkerPool` starts it with a descriptor and the learner's process number. It imports neither torch
+nor the user's main module. It ends when the learner closes its end of the channel, or dies.
 """
 
 from __future__ import annotations

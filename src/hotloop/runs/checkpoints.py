@@ -227,6 +227,10 @@ class Checkpoints:
             if path.name > _folder(checkpoint.state["timesteps"]):
                 self._remove(path)
 
+    def has_any(self) -> bool:
+        """Whether something was ever saved, whole or not."""
+        return bool(self._steps()) or (self.path / "last").is_symlink()
+
     def has(self, timesteps: int) -> bool:
         """Whether there is a checkpoint of this step."""
         return (self.path / _folder(timesteps) / "state.json").is_file()
@@ -289,7 +293,7 @@ class Checkpoints:
     def _load(self, name: str, files: Sequence[str]) -> Checkpoint:
         load = _safetensors().numpy.load
         target = self._find(name)
-        if not (_STEP.fullmatch(target.name) and (target / "state.json").exists()):
+        if not (_STEP.fullmatch(target.name) and target.exists()):
             raise self._missing(name)
         self.check_version(name)
         try:

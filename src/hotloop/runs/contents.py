@@ -28,7 +28,7 @@ class _Content:
     versions: dict[str, str]
     command: list[str] = field(default_factory=list)
     started_at: str | None = None
-    resumed: list[dict[str, Any]] = field(default_factory=list)
+    resumed: list[dict[str, Any]] = field(default_factory=list)  # of `_Resumed`
     auto: dict[str, Any] | None = None
     signature: str = ""
 
@@ -48,9 +48,32 @@ class _Choice:
     """The shape of its `auto`, see `RunDirectory.keep_choice`."""
 
     asked: dict[str, Any]
-    chosen: dict[str, Any]
-    summary: str = ""
-    taken: dict[str, Any] = field(default_factory=dict)
+    chosen: _Chosen
+    summary: str
+    taken: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    """The options that may be chosen: no others are taken over from there."""
+
+    workers: int
+    schedule: str | None = None
+    fragment_steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """The shape of what was measured of the choice."""
+
+    steps_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Resumed:
+    """The shape of an entry of `resumed`."""
+
+    timesteps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +85,9 @@ class _Line:
     elapsed_s: float | None = None
     episode_returns: list[Any]
     evaluation: dict[str, Any] | None = None
+    dropped: int = 0
+    policy_age_mean: float = 0.0
+    policy_age_max: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +108,14 @@ def run_of(value: Any) -> dict[str, Any]:
         if content[name] and not content[name].isprintable():  # a terminal may act on the rest
             raise ValueError(f"`{name}` must be of characters that can be shown")
     documents.record(_Asked, content["config"], where="config", others=True)
+    for one in content["resumed"]:
+        documents.record(_Resumed, one, where="resumed", others=True)
     if content["auto"] is not None:
-        documents.record(_Choice, content["auto"], where="auto", others=True)
+        choice = documents.record(_Choice, content["auto"], where="auto", others=True)
+        if choice.asked.keys() != content["auto"]["chosen"].keys():
+            raise ValueError("`auto.asked` must have the options of `auto.chosen`")
+        if choice.taken is not None:
+            documents.record(_Taken, choice.taken, where="auto.taken", others=True)
     return content
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import importlib.metadata
 import json
@@ -141,6 +142,10 @@ class RunDirectory:
         """Whether this user has written its `config.json`, see `hotloop.runs.trust`."""
         return trust.is_signed(self._content)
 
+    def may_import(self, *, is_trusted: bool) -> bool:
+        """Whether it names something to import, and the user has trained it or trusts it."""
+        return bool(trust.named_objects(self._content)) and (is_trusted or self.is_own)
+
     def check_trusted(self, *, is_trusted: bool, only_environment: bool = False) -> None:
         """Refuse to import what this run names if somebody else may have written the names.
 
@@ -177,7 +182,7 @@ class RunDirectory:
         if self.path.resolve() in _LOCKED:
             raise in_use
         try:
-            trust.refuse_ways_out(self.path)
+            trust.refuse_ways_out(self.path, is_own=self.is_own)
             # No link is followed and nothing is cut: whatever else has that name is left alone.
             access = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             file = open(os.open(self.path / ".lock", access, 0o666), "r+b", buffering=0)  # noqa: SIM115
@@ -191,7 +196,9 @@ class RunDirectory:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise in_use from error
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise in_use from error
+            raise self._unwritable(".lock", error) from error
         self._lock = file
         self._identity = about.st_dev, about.st_ino
         _LOCKED.add(self.path.resolve())

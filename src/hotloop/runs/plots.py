@@ -52,7 +52,8 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
         axes.text(0.5, 0.5, "no episode ended", ha="center", transform=axes.transAxes)
     axes.set_xlabel("steps")
     axes.set_ylabel("undiscounted return")
-    axes.set_title(f"{config['algorithm']} on {config['env_id']}, seed {config['config']['seed']}")
+    title = f"{config['algorithm']} on {config['env_id']}, seed {config['config']['seed']}"
+    axes.set_title(title, parse_math=False)
     axes.grid(alpha=0.3)
     path = run.path / "learning_curve.png"
     run.check_present()
@@ -95,12 +96,14 @@ def comparison_plot(groups: Sequence[Group], path: Path) -> None:
         values = values[np.isfinite(values)]
         margin = 0.15 * np.ptp(values) or 1.0
         axes.set_ylim(values.min() - margin, values.max() + margin)
-        axes.set_title(env_id)
+        axes.set_title(env_id, parse_math=False)
         axes.set_xlabel("steps")
         axes.set_ylabel("undiscounted return")
         axes.grid(alpha=0.3)
         # Below: labels are long, and curves are what is to be seen.
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize="small")
+        legend = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize="small")
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     with written_whole(path) as aside:
         figure.savefig(aside, dpi=120)
 

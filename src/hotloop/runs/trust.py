@@ -25,6 +25,7 @@ from hotloop.files import sync, write_new
 
 _KEY_BYTES = 32
 _SCHEDULE = re.compile(r"(linear|cosine|piecewise):[-+.,=\deE]*")
+_NEVER_SCHEDULED = ("algorithm", "network", "critic_network")
 _PLACES = ("runs_dir", "run_dir", "device")  # options that may hold a colon and name no module
 
 
@@ -42,11 +43,13 @@ def named_objects(content: Mapping[str, Any]) -> list[str]:
         "algorithm": content["algorithm"],
         "network": content["network"],
         **_without_environment(content["config"]),
-        "auto": (content["auto"] or {}).get("chosen"),
     }
     for option, value in options.items():
         names = [] if option in _PLACES else [x for x in _texts(value) if ":" in x]
-        found += [f"`{option}` '{x}'" for x in names if not _SCHEDULE.fullmatch(x)]
+        may_be_scheduled = option not in _NEVER_SCHEDULED
+        found += [
+            f"`{option}` '{x}'" for x in names if not (may_be_scheduled and _SCHEDULE.fullmatch(x))
+        ]
     return list(dict.fromkeys(found))
 
 
@@ -77,8 +80,12 @@ def is_signed(content: Mapping[str, Any]) -> bool:
     return hmac.compare_digest(given, _signature(key, content))
 
 
-def refuse_ways_out(directory: Path) -> None:
+def refuse_ways_out(directory: Path, *, is_own: bool) -> None:
     """Refuse links that lead out of a run directory: what is written there would be elsewhere.
+
+    Args:
+        directory: the run's.
+        is_own: whether this user has trained it: W&B makes such links in a directory of its own.
 
     Raises:
         RunDirectoryError: there is one, or something that is neither file nor directory.
@@ -86,6 +93,8 @@ def refuse_ways_out(directory: Path) -> None:
     """
     root = os.path.realpath(directory)
     for folder, names, files in os.walk(directory):
+        if is_own and Path(folder) == directory and not (directory / "wandb").is_symlink():
+            names[:] = [name for name in names if name != "wandb"]
         for name in (*names, *files):
             path = os.path.join(folder, name)
             mode = os.lstat(path).st_mode

@@ -92,7 +92,7 @@ class Algorithm(ABC):
         env: str | Callable[..., Any] | None = None,
         network: str | Callable[..., Any] | None = None,
         on_report: OnReport | None = None,
-        on_end: Callable[[Result], None] | None = None,
+        on_end: Callable[[Result | None], None] | None = None,
         resume_from: str | Path | None = None,
     ) -> Result:
         """Train, and leave a run directory behind; see `hotloop.training.train`."""

@@ -78,7 +78,8 @@ def reopen(
     choice = run.choice
     if choice is not None:
         asked = choice["asked"]
-        if all(getattr(config, name) == value for name, value in asked.items()):
+        has_them = all(hasattr(config, name) for name in asked)
+        if has_them and all(getattr(config, name) == value for name, value in asked.items()):
             config = dataclasses.replace(config, **choice["chosen"])
     changed = changed_fields(config, stored["config"])
     if changed:
@@ -89,7 +90,7 @@ def reopen(
     run.lock()
     try:
         resumed = None
-        if name != "last" or run.checkpoints.names():  # else it was killed before it saved one
+        if name != "last" or run.checkpoints.has_any():  # else it was killed before it saved one
             checkpoint = run.checkpoints.load(name)
             resumed = Resumed(checkpoint, Position.from_json(checkpoint.state))
             if resumed.position.timesteps >= config.total_timesteps:
@@ -104,44 +105,46 @@ def reopen(
     return run, config, resumed
 
 
-def finish(run: RunDirectory, config: RunOptions) -> bool:
-    """Write the accounting of a run that was killed after its last step; return whether it has all.
+def is_finished(run: RunDirectory, config: RunOptions) -> bool:
+    """Return whether a run's last checkpoint has all the steps that are asked for.
+
+    Raises:
+        CheckpointError: the last checkpoint is damaged.
+    """
+    if not run.checkpoints.has_any():
+        return False
+    state = run.checkpoints.load().state
+    return Position.from_json(state).timesteps >= config.total_timesteps
+
+
+def finish(run: RunDirectory, config: RunOptions) -> None:
+    """Write the accounting of a run that was killed after its last step, if it has none.
 
     Of a killed run's workers there is no more than what each iteration has logged.
 
     Args:
-        run: its directory, not locked.
+        run: its directory, locked.
         config: the configuration to go on with.
 
     Raises:
-        CheckpointError: the last checkpoint is damaged.
-        RunDirectoryError: the run is in use, or can't be written.
+        RunDirectoryError: it can't be written.
     """
-    if not run.checkpoints.names():
-        return False
-    timesteps = Position.from_json(run.checkpoints.load().state).timesteps
-    if timesteps < config.total_timesteps:
-        return False
-    run.lock()
-    try:
-        kept, saved = run.path / "accounting.json", run.path / "checkpoints" / "last"
-        is_old = not kept.exists() or kept.stat().st_mtime < saved.stat().st_mtime
-        if config.workers and is_old:
-            run.write_json("accounting.json", _accounting(run, timesteps).to_json())
-    finally:
-        run.close()
-    return True
+    kept, saved = run.path / "accounting.json", run.checkpoints.load().path
+    assert saved is not None
+    is_old = not kept.exists() or kept.stat().st_mtime < saved.stat().st_mtime
+    if config.workers and is_old:
+        run.write_json("accounting.json", _accounting(run).to_json())
 
 
-def _accounting(run: RunDirectory, timesteps: int) -> Accounting:
+def _accounting(run: RunDirectory) -> Accounting:
     """What a process that is gone has logged of its transitions."""
     resumed = run.config["resumed"]
-    began = resumed[-1].get("timesteps", 0) if resumed else 0
+    began = resumed[-1]["timesteps"] if resumed else 0
     lines = [line for line in run.metrics() if line["timesteps"] > began]
-    dropped = int(sum(line.get("dropped", 0) for line in lines))
-    ages = [line["policy_age_max"] for line in lines if "policy_age_max" in line]
+    dropped = sum(line.get("dropped", 0) for line in lines)
+    ages = [int(line["policy_age_max"]) for line in lines if "policy_age_max" in line]
     means = [line["policy_age_mean"] for line in lines if "policy_age_mean" in line]
-    trained = timesteps - began
+    trained = lines[-1]["timesteps"] - began if lines else 0
     return Accounting(
         collected=trained + dropped,
         trained=trained,

@@ -43,7 +43,7 @@ def train(
     env: str | Callable[..., Any] | None = None,
     network: str | Callable[..., Any] | None = None,
     on_report: OnReport | None = None,
-    on_end: Callable[[Result], None] | None = None,
+    on_end: Callable[[Result | None], None] | None = None,
     resume_from: str | Path | None = None,
 ) -> Result:
     """Train, and leave a run directory behind.
@@ -55,9 +55,9 @@ def train(
             `config.env_id`.
         network: a class or function that makes a torch module; used instead of `config.network`.
         on_report: called before the first iteration and after each; returning True stops the run.
-        on_end: called with the result, before environments of this process are closed: all that the
-            run leaves is written, and what they still do, raise or hang, takes nothing away. Not
-            called where an error or Ctrl-C ends the run.
+        on_end: called with the result, or with None where an error or Ctrl-C ends the run, before
+            environments of this process are closed: all that the run leaves is written, and what
+            they still do, raise or hang, takes nothing away.
         resume_from: a run directory, or a checkpoint in one, to go on from. The rest is as it was,
             but for `total_timesteps`, which may grow, and what changes nothing that is learned.
 
@@ -296,7 +296,7 @@ def _trained(
     config: Any,
     environment: str | Callable[..., Any],
     on_report: OnReport | None,
-    on_end: Callable[[Result], None] | None,
+    on_end: Callable[[Result | None], None] | None,
     resume_from: str | Path | None,
     *,
     envs_to_close: list[Any],
@@ -355,6 +355,9 @@ def _trained(
             is_empty = not run.has_metrics and not isinstance(error, NonFiniteError)
             if is_new and is_empty:  # it ended before its first iteration did
                 run.remove()
+        if on_end is not None:
+            with contextlib.suppress(Exception):
+                on_end(None)
         raise
     try:
         try:
