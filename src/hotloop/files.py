@@ -13,7 +13,6 @@ from hotloop import kernel
 from hotloop.errors import HotloopError, OutputError
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_SYNCED_AT_ONCE = 8
 _LARGE = 2**24  # what is smaller is read without a question
 
 
@@ -69,30 +68,28 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o666) -> None:
 def sync(*paths: Path) -> None:
     """Return when files and directories, with the names in them, are on the disk.
 
-    All at once: the file system writes its journal for each that comes alone, 4 ms.
+    All of them begin to be written before the first is waited for: the file system then writes its
+    journal once, and not once for each, 4 ms on a busy disk.
 
     Raises:
         OSError: one of them can't be opened or written.
     """
-    if len(paths) == 1:
-        _sync(paths[0])
-        return
-    from concurrent.futures import ThreadPoolExecutor  # it takes 10 ms to import
-
-    with ThreadPoolExecutor(min(len(paths), _SYNCED_AT_ONCE)) as executor:
-        list(executor.map(_sync, paths))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some file systems have no such call for directories: they have nothing to wait for.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(descriptor)
+    with contextlib.ExitStack() as exits:
+        descriptors: list[int] = []
+        for path in paths:
+            access = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptors.append(os.open(path, access))
+            exits.callback(os.close, descriptors[-1])
+        for descriptor in descriptors:
+            if len(paths) > 1 and hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        for descriptor in descriptors:
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                # Some file systems have no such call for directories: there is nothing to wait for.
+                if error.errno != errno.EINVAL:
+                    raise
 
 
 def read_regular(path: Path) -> bytes:

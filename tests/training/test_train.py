@@ -500,7 +500,7 @@ def test_the_limit_holds_where_an_error_ends_it(tmp_path, at_close, short_limit,
     kwargs = {"how": how, "at": 200}
     with pytest.warns(UserWarning, match="took longer"), pytest.raises(error):
         ppo.train(config(tmp_path, env_kwargs=kwargs), env=Closing, on_end=ended.append)
-    assert not ended
+    assert ended == [None]
     run = RunDirectory.open(tmp_path / "run")
     run.lock()
     run.close()

@@ -227,7 +227,7 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
                 _tell_of_interrupt(live)
             ending.obey()
             if threading.current_thread() is threading.main_thread():
-                exits.callback(_leave_later(code, sys.exc_info()[1]).cancel)
+                exits.callback(_leave_later(code, sys.exc_info()[1]))
 
         try:
             algorithm.train(config, on_report=on_report, on_end=on_end, **options)
@@ -252,16 +252,21 @@ def _tell_of_interrupt(live: LiveLine) -> None:
     )
 
 
-def _leave_later(code: int, error: BaseException | None) -> threading.Timer:
+def _leave_later(code: int, error: BaseException | None) -> Callable[[], None]:
     """End the process when environments never return from closing, not even to be interrupted.
 
     Args:
         code: to exit with.
         error: that has ended the training, and that nobody else would tell of.
+
+    Returns:
+        What to call when they have closed.
     """
     from hotloop.envs.closing import CLOSE_S
 
     def leave() -> None:
+        if has_closed.wait(2 * CLOSE_S):
+            return
         tell("warning: the environments never ended closing")
         if error is not None and not isinstance(error, Ended):
             tell(str(error))
@@ -269,10 +274,14 @@ def _leave_later(code: int, error: BaseException | None) -> threading.Timer:
             stream.flush()
         os._exit(code)
 
-    timer = threading.Timer(2 * CLOSE_S, leave)
-    timer.daemon = True
-    timer.start()
-    return timer
+    def end() -> None:
+        has_closed.set()
+        watch.join()
+
+    has_closed = threading.Event()
+    watch = threading.Thread(target=leave, name="closing", daemon=True)
+    watch.start()
+    return end
 
 
 def _conclude(live: LiveLine) -> None:
