@@ -47,11 +47,12 @@ def _ms(call: Callable[[], Any]) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-def _read_only(folder: Path) -> None:
-    """Read the same files without looking at digests."""
-    for name in ("policy.safetensors", "learner.safetensors"):
-        safetensors.numpy.load(read_regular(folder / name))
+def _read_only(folder: Path) -> list[Any]:
+    """Read the same files, and hold them all as `load` does, without looking at digests."""
+    names = ("policy.safetensors", "learner.safetensors")
+    contents = {name: read_regular(folder / name) for name in names}
     read_regular(folder / "state.json")
+    return [safetensors.numpy.load(content) for content in contents.values()]
 
 
 def measure(policy_bytes: int, learner_bytes: int, folder: Path, repeats: int) -> dict[str, Any]:

@@ -170,8 +170,8 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="import and run what the run names (environment, network, algorithm, schedules), even "
-        "if you have not trained it on this machine",
+        help="import and run what the run names (environment and its arguments, network, "
+        "algorithm, schedules), even if you have not trained it on this machine",
     )
 
 

@@ -75,8 +75,8 @@ def train(
     The process's timing goes to the run directory from here to the end; a recording that the caller
     started ends, and `timing.start` begins a new one afterwards.
 
-    However the run ends, the environments have 10 s to close; where they take longer or raise, that
-    is a warning.
+    However the run ends, environments of this process have 10 s to close; where they take longer or
+    raise, that is a warning. Outside the main thread they may take any time.
     """
     if not isinstance(config, algorithm.config):
         raise ConfigError(
