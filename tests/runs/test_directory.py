@@ -73,6 +73,10 @@ def test_a_damaged_configuration_is_named(tmp_path, text):
 def test_names_that_a_terminal_would_act_on_are_damage(tmp_path):
     run = create(tmp_path)
     content = json.loads((run.path / "config.json").read_text())
+    halved = {**content, "config": {**content["config"], "schedule": "\ud800"}}
+    (run.path / "config.json").write_text(json.dumps(halved))
+    with pytest.raises(RunDirectoryError, match="half of a character"):
+        RunDirectory.open(run.path)
     (run.path / "config.json").write_text(json.dumps({**content, "env_id": "\x1b[2J"}))
     with pytest.raises(RunDirectoryError, match="`env_id` must be of characters that can be shown"):
         RunDirectory.open(run.path)
@@ -108,6 +112,10 @@ def test_a_damaged_line_of_metrics_is_named(tmp_path):
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write("no json\n")
     with pytest.raises(RunDirectoryError, match=r"is damaged in line 2 .*: remove that line"):
+        run.metrics()
+    line = json.dumps({"iteration": 1, "timesteps": 1, "episode_returns": []}) + "\n"
+    (run.path / "metrics.jsonl").write_text(2 * line)
+    with pytest.raises(RunDirectoryError, match=r"line 2 \(`iteration` must be greater than"):
         run.metrics()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +105,10 @@ def run_of(value: Any) -> dict[str, Any]:
         ValueError: it is of another shape.
     """
     content = vars(documents.record(_Content, value))
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("it has a text with half of a character in it") from error
     for name in ("algorithm", "env_id", "network"):
         if content[name] and not content[name].isprintable():  # a terminal may act on the rest
             raise ValueError(f"`{name}` must be of characters that can be shown")

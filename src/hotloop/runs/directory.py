@@ -413,6 +413,8 @@ class RunDirectory:
                 continue
             try:
                 line = contents.line_of(documents.parse(text))
+                if line["iteration"] <= last:
+                    raise ValueError("`iteration` must be greater than in the line before")
             except ValueError as error:
                 raise RunDirectoryError(
                     f"{path} is damaged in line {number} ({error}): remove that line"

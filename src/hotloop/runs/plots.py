@@ -94,8 +94,9 @@ def comparison_plot(groups: Sequence[Group], path: Path) -> None:
         # By the seeds, not by the bands: that of two seeds is 25 times their distance.
         values = np.concatenate(drawn)
         values = values[np.isfinite(values)]
-        margin = 0.15 * np.ptp(values) or 1.0
-        axes.set_ylim(values.min() - margin, values.max() + margin)
+        if len(values):
+            margin = 0.15 * np.ptp(values) or 1.0
+            axes.set_ylim(values.min() - margin, values.max() + margin)
         axes.set_title(env_id, parse_math=False)
         axes.set_xlabel("steps")
         axes.set_ylabel("undiscounted return")
