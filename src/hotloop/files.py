@@ -100,12 +100,13 @@ def read_regular(path: Path) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         with open(descriptor, "rb", closefd=False) as file:
-            if (size := os.fstat(descriptor).st_size) > _LARGE:
+            if about.st_size > _LARGE:
                 free = kernel.available_memory()
-                if free is not None and size > free:
+                if free is not None and about.st_size > free:
                     raise OSError(
                         errno.EFBIG, "it is larger than the memory that is free", str(path)
                     )

@@ -74,6 +74,18 @@ def _stopped(ended):
         raise Failed(ended.told)
 
 
+def _had_room(forks, ended, run, filler, undisturbed):
+    """Whether a training had room enough; if not, that it stopped well, and there is room now."""
+    if ended.code == 0:
+        succeeded(ended, "train")
+        is_same(run, undisturbed)
+        return True
+    _stopped(ended)
+    _is_saved(forks, run)
+    filler.unlink()
+    return False
+
+
 @faults
 @pytest.mark.timeout(600)
 def test_a_disk_that_is_full_at_the_start(forks, undisturbed, mounts, tally, tmp_path):
@@ -86,13 +98,8 @@ def test_a_disk_that_is_full_at_the_start(forks, undisturbed, mounts, tally, tmp
         run, filler = disk / "run", disk / "filler"
         _fill(filler, free_bytes)
         ended = forks.run(*_SLOW, "--run-dir", run)
-        if ended.code == 0:
-            succeeded(ended, "train")
-            is_same(run, undisturbed)
+        if _had_room(forks, ended, run, filler, undisturbed):
             return "had room"
-        _stopped(ended)
-        _is_saved(forks, run)
-        filler.unlink()
         if has_begun(run):
             return finish(forks, run, undisturbed)
         shutil.rmtree(run, ignore_errors=True)
@@ -119,13 +126,8 @@ def test_a_disk_that_fills_up(forks, undisturbed, mounts, tally, tmp_path):
         wait_for_lines(child.pid, run, rng.randint(1, 10))
         _fill(filler, rng.choice([0, 0, 4096, rng.randrange(60_000)]))
         ended = child.wait()
-        if ended.code == 0:
-            succeeded(ended, "train")
-            is_same(run, undisturbed)
+        if _had_room(forks, ended, run, filler, undisturbed):
             return "had room"
-        _stopped(ended)
-        _is_saved(forks, run)
-        filler.unlink()
         return finish(forks, run, undisturbed)
 
     tally("a disk that fills up").run(trial, range(times(16)))

@@ -48,7 +48,7 @@ def run(args: list[str]) -> int:
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import learning_curve
     from hotloop.training.options import from_stored
-    from hotloop.training.resume import finish, is_finished
+    from hotloop.training.resume import finish, finished
 
     directory = RunDirectory.open(options.run)
     directory.check_trusted(is_trusted=options.trust)
@@ -70,10 +70,11 @@ def run(args: list[str]) -> int:
         if not hasattr(config, "save_replay"):
             raise ConfigError(f"`--save-replay`: {name} has no replay buffer")
         config = dataclasses.replace(config, save_replay=True)
-    if options.checkpoint == "last" and is_finished(directory, config):
+    last = finished(directory, config) if options.checkpoint == "last" else None
+    if last is not None:
         directory.lock()
         try:
-            finish(directory, config)
+            finish(directory, config, last)
             curve = learning_curve(directory)
         finally:
             directory.close()

@@ -297,7 +297,7 @@ class Checkpoints:
             raise self._missing(name)
         self.check_version(name)
         try:
-            state, contents = _read_whole(target, files)
+            of_checkpoint, state, contents = _read_whole(target, files)
             params, *rest = [dict(load(contents[file])) for file in files]
             mean, std, clip = (params.pop(f"obs_scale.{name}", None) for name in _SCALE)
             scale = None if mean is None or std is None else ObsScale(mean, std, float(clip))
@@ -305,12 +305,11 @@ class Checkpoints:
             if self._find(name) != target:  # a training has just replaced it
                 return self._load(name, files)
             raise self._damaged(name, error) from error
-        of_checkpoint = vars(documents.record(_State, state, others=True))
-        state = {k: v for k, v in state.items() if k not in of_checkpoint.keys() - {"timesteps"}}
-        state.pop("digest")
+        ours = vars(of_checkpoint).keys() - {"timesteps"} | {"digest"}
+        state = {name: value for name, value in state.items() if name not in ours}
         return Checkpoint(
-            network=of_checkpoint["network"],
-            snapshot=PolicySnapshot(of_checkpoint["policy_version"], params, scale),
+            network=of_checkpoint.network,
+            snapshot=PolicySnapshot(of_checkpoint.policy_version, params, scale),
             arrays=lambda: rest[0] if rest else {},
             state=state,
             path=target,
@@ -401,23 +400,25 @@ def _to_bytes(arrays: Mapping[str, Array]) -> bytes:
     return _safetensors().numpy.save(whole)
 
 
-def _read_whole(folder: Path, files: Sequence[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Read a checkpoint's state and files, held against their digests.
+def _read_whole(
+    folder: Path, files: Sequence[str]
+) -> tuple[_State, dict[str, Any], dict[str, bytes]]:
+    """Read a checkpoint's state, as what is ours of it and whole, and files, held against digests.
 
     Raises:
         _Damaged: something is missing, or not what was written.
     """
     state = _read_state(folder)
     try:
-        digests = documents.record(_State, state, others=True).files
+        of_checkpoint = documents.record(_State, state, others=True)
     except ValueError as error:
         raise _Damaged(f"state.json: {error}") from error
     contents: dict[str, bytes] = {}
     for name in files:
         contents[name] = _read(folder / name)
-        if _digest(contents[name]) != digests.get(name):
+        if _digest(contents[name]) != of_checkpoint.files.get(name):
             raise _Damaged(f"{name} is not what was written")
-    return state, contents
+    return of_checkpoint, state, contents
 
 
 def _read_state(folder: Path) -> dict[str, Any]:

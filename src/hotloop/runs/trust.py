@@ -98,13 +98,14 @@ def refuse_ways_out(directory: Path, *, is_own: bool) -> None:
         for name in (*names, *files):
             path = os.path.join(folder, name)
             mode = os.lstat(path).st_mode
-            target = os.path.realpath(path)
-            if stat.S_ISLNK(mode) and os.path.commonpath([root, target]) != root:
-                raise RunDirectoryError(
-                    f"a run is written within its directory alone, but {path} is a link to "
-                    f"{target}: put there what it leads to, or remove it"
-                )
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            if stat.S_ISLNK(mode):
+                target = os.path.realpath(path)
+                if os.path.commonpath([root, target]) != root:
+                    raise RunDirectoryError(
+                        f"a run is written within its directory alone, but {path} is a link to "
+                        f"{target}: put there what it leads to, or remove it"
+                    )
+            elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise RunDirectoryError(
                     f"a run directory must hold files and directories, but {path} is neither: "
                     "remove it"

@@ -105,19 +105,19 @@ def reopen(
     return run, config, resumed
 
 
-def is_finished(run: RunDirectory, config: RunOptions) -> bool:
-    """Return whether a run's last checkpoint has all the steps that are asked for.
+def finished(run: RunDirectory, config: RunOptions) -> Checkpoint | None:
+    """Return a run's last checkpoint if it has all the steps that are asked for; None if not.
 
     Raises:
         CheckpointError: the last checkpoint is damaged.
     """
     if not run.checkpoints.has_any():
-        return False
-    state = run.checkpoints.load().state
-    return Position.from_json(state).timesteps >= config.total_timesteps
+        return None
+    last = run.checkpoints.load()
+    return last if Position.from_json(last.state).timesteps >= config.total_timesteps else None
 
 
-def finish(run: RunDirectory, config: RunOptions) -> None:
+def finish(run: RunDirectory, config: RunOptions, last: Checkpoint) -> None:
     """Write the accounting of a run that was killed after its last step, if it has none.
 
     Of a killed run's workers there is no more than what each iteration has logged.
@@ -125,13 +125,14 @@ def finish(run: RunDirectory, config: RunOptions) -> None:
     Args:
         run: its directory, locked.
         config: the configuration to go on with.
+        last: its last checkpoint, as `finished` gives it.
 
     Raises:
         RunDirectoryError: it can't be written.
     """
-    kept, saved = run.path / "accounting.json", run.checkpoints.load().path
-    assert saved is not None
-    is_old = not kept.exists() or kept.stat().st_mtime < saved.stat().st_mtime
+    kept = run.path / "accounting.json"
+    assert last.path is not None
+    is_old = not kept.exists() or kept.stat().st_mtime < last.path.stat().st_mtime
     if config.workers and is_old:
         run.write_json("accounting.json", _accounting(run).to_json())
 
