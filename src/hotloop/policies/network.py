@@ -164,16 +164,13 @@ def actor_critic(
         SpaceError: the spaces are empty, or observations are images and there is no `module`.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `module` can't be used.
     """
-    body = (
-        find_module(module)
-        if module is not None
-        else Perceptrons(
-            encoder=choose_encoder(spaces.obs_spec),
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            shared_trunk=shared_trunk,
-            initialization="orthogonal",
-        )
+    body = _body(
+        spaces,
+        module,
+        hidden_sizes=hidden_sizes,
+        activation=activation,
+        shared_trunk=shared_trunk,
+        initialization="orthogonal",
     )
     return Network(
         obs_spec=spaces.obs_spec,
@@ -206,15 +203,12 @@ def actor(
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `head` or `module` can't be
             used.
     """
-    body = (
-        find_module(module)
-        if module is not None
-        else Perceptrons(
-            encoder=choose_encoder(spaces.obs_spec),
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            initialization="uniform",
-        )
+    body = _body(
+        spaces,
+        module,
+        hidden_sizes=hidden_sizes,
+        activation=activation,
+        initialization="uniform",
     )
     return Network(
         obs_spec=spaces.obs_spec,
@@ -223,6 +217,15 @@ def actor(
         head=head,
         has_value=False,
     )
+
+
+def _body(
+    spaces: Spaces, module: str | Callable[..., Any] | None, **layers: Any
+) -> Perceptrons | Module:
+    """Return the user's own module; without one, perceptrons with these layers."""
+    if module is not None:
+        return find_module(module)
+    return Perceptrons(encoder=choose_encoder(spaces.obs_spec), **layers)
 
 
 def check_not_empty(spaces: Spaces) -> None:
