@@ -90,6 +90,19 @@ def test_an_environment_that_raises_at_its_reset(tmp_path):
     assert count_calls(tmp_path, "reset", 1) == 4
 
 
+def test_failures_are_counted_with_the_rows_that_they_belong_to(tmp_path, monkeypatch):
+    # Rows may be seen in memory before the message of their failure was read.
+    look = WorkerPool.look
+    blind = lambda pool, timeout_s: time.sleep(0.01) if timeout_s else look(pool, 0.0)  # noqa: E731
+
+    def between(k, pool):
+        monkeypatch.setattr(WorkerPool, "look", blind)
+        assert pool.env_failures[1] == k
+
+    played = play(tmp_path, 3, 1, {"1": {"step 9": "raise", "reset 3": "raise"}}, between=between)
+    assert played.account.workers[1].env_failures == 2
+
+
 def test_an_environment_that_raises_at_its_very_first_reset(tmp_path):
     played = play(tmp_path, 2, 1, {"1": {"reset 1": "raise"}})
     assert played.account.dropped == {}

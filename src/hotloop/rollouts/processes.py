@@ -377,12 +377,12 @@ class ProcessRollout:
             self._pool.workers[worker].channel.nudge()
 
     def _wait(self, is_enough: Any) -> None:
-        if is_enough():
-            self._pool.look(0.0)  # what failed meanwhile
-            return
-        with span("wait_for_workers", kind="wait"):
-            while not is_enough():
-                self._pool.look(_LOOK_S)
+        if not is_enough():
+            with span("wait_for_workers", kind="wait"):
+                while not is_enough():
+                    self._pool.look(_LOOK_S)
+        # Failures are told by message, rows by memory: those of the rows that have come are there.
+        self._pool.look(0.0)
 
     # --- taking rows ------------------------------------------------------------------------------
 
