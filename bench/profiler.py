@@ -47,8 +47,8 @@ from bench import storage
 from bench.parts import run_parts
 from hotloop import timing
 from hotloop.profiler.diagnose import Diagnosis, diagnose
-from hotloop.profiler.reading import read
 from hotloop.profiler.session import Session
+from hotloop.profiler.session.reading import read
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "slow"
@@ -242,7 +242,7 @@ def profiled(command: Sequence[str], interval_s: float = 0.01) -> tuple[Ran, Ses
     """A program with a profile of it, without the report."""
     with tempfile.TemporaryDirectory(prefix="bench-profile-") as out:
         settings = json.dumps({"directory": out, "interval_s": interval_s, "hooks": True})
-        ran = _run([sys.executable, "-m", "hotloop.profiler.script", settings, *command])
+        ran = _run([sys.executable, "-m", "hotloop.profiler.collect.script", settings, *command])
         return ran, read(out)
 
 

@@ -228,7 +228,12 @@ def _serve(path: str) -> None:
     names = ("train", "resume", "eval", "runs", "plot", "export", "report", "compare", "workers")
     for name in names:
         importlib.import_module(f"hotloop.cli.{name}")
-    for name in ("hotloop.runs.plots", "hotloop.runs.summary", "hotloop.profiler.reading", "tyro"):
+    for name in (
+        "hotloop.runs.plots",
+        "hotloop.runs.summary",
+        "hotloop.profiler.session.reading",
+        "tyro",
+    ):
         importlib.import_module(name)
     for env_id in ("CartPole-v1", "Pendulum-v1"):
         gymnasium.make(env_id).close()

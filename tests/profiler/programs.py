@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
-from hotloop.profiler.reading import read
 from hotloop.profiler.session import Session
+from hotloop.profiler.session.reading import read
 
 TIMEOUT_S = 120
 
@@ -52,7 +52,13 @@ def record(
     """Run a target of `hotloop profile` in a directory; its profile goes to `profile` in it."""
     profile = directory / "profile"
     settings = {"directory": str(profile), "interval_s": interval_s, "hooks": hooks}
-    command = [sys.executable, "-m", "hotloop.profiler.script", json.dumps(settings), *target]
+    command = [
+        sys.executable,
+        "-m",
+        "hotloop.profiler.collect.script",
+        json.dumps(settings),
+        *target,
+    ]
     done = run(command, directory, **more)
     return done, read(profile)
 

@@ -1,4 +1,4 @@
-"""`hotloop compare`: what of a profile or a run got faster than in another, and is it real."""
+"""`hotloop compare`: compare the speed of two profiles or runs, with significance."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def run(args: list[str]) -> int:
     parser.add_argument("a", metavar="A", help=what)
     parser.add_argument("b", metavar="B", help=what)
     options = parser.parse_args(args)
-    from hotloop.profiler.compare import compare, render
-    from hotloop.profiler.reading import read
+    from hotloop.profiler.diagnose.comparison import compare
+    from hotloop.profiler.render.comparison import render
+    from hotloop.profiler.session.reading import read
 
     print(render(compare(read(options.a), read(options.b))))
     return 0

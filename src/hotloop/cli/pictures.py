@@ -85,13 +85,13 @@ def write(session: Session, options: argparse.Namespace) -> None:
         ProfileError: there are no samples, or imported stacks can't be read.
     """
     if options.trace:
-        from hotloop.profiler import trace
+        from hotloop.profiler.render import trace
 
         trace.write(session, options.trace)
         _say(options.trace)
     if not (options.flame or options.speedscope or options.folded):
         return
-    from hotloop.profiler import flame
+    from hotloop.profiler.render import flame
 
     if options.imported is not None:
         source, how = flame.read_folded(options.imported), {}

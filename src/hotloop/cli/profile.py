@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.cli.report import print_session
 from hotloop.errors import ConfigError, HotloopError, ProfileError
-from hotloop.profiler.pyspy import attach
+from hotloop.profiler.collect.pyspy import attach
 
 if TYPE_CHECKING:
     from hotloop.profiler.session import Session
@@ -52,7 +52,13 @@ def run(args: list[str]) -> int:
         # What hotloop does itself has spans of its own.
         "hooks": options["hooks"] and target[:2] != ["-m", "hotloop"],
     }
-    command = [sys.executable, "-m", "hotloop.profiler.script", json.dumps(settings), *target]
+    command = [
+        sys.executable,
+        "-m",
+        "hotloop.profiler.collect.script",
+        json.dumps(settings),
+        *target,
+    ]
     about: dict[str, Any] = {
         "command": ["python", *target],
         "options": options["again"],
@@ -65,7 +71,7 @@ def run(args: list[str]) -> int:
     if problem is not None:
         about["problems"] = [problem]
     _write_about(directory, about)
-    from hotloop.profiler.reading import read
+    from hotloop.profiler.session.reading import read
 
     try:
         session = read(directory)
@@ -86,7 +92,7 @@ def run(args: list[str]) -> int:
 def _write_page(session: Session, path: Path) -> None:
     """The report as a page beside what it is made of; what fails is told and changes nothing."""
     try:
-        from hotloop.profiler import html
+        from hotloop.profiler.render import html
 
         html.write(session, path)
     except Exception as error:

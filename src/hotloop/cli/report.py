@@ -25,12 +25,12 @@ def run(args: list[str]) -> int:
     pictures.add_options(parser)
     options = parser.parse_args(args)
     pictures.check(options)
-    from hotloop.profiler.reading import read
+    from hotloop.profiler.session.reading import read
 
     session = read(Path(options.directory))
     print_session(session, file=sys.stdout)
     if options.html:
-        from hotloop.profiler import html
+        from hotloop.profiler.render import html
 
         html.write(session, options.html)
         print(f"wrote {options.html}", file=sys.stderr)
@@ -40,7 +40,7 @@ def run(args: list[str]) -> int:
 
 def print_session(session: Session, *, file: TextIO) -> None:
     """Print the report: for people in a terminal, plain elsewhere."""
-    from hotloop.profiler import text
+    from hotloop.profiler.render import text
 
     if file.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console

@@ -5,9 +5,9 @@
     session = profiler.read("profiles/train__20260101-120000")
     print(profiler.text.render(session))
 
-`hotloop profile SCRIPT` records somebody's script, with no change to it. What records is `capture`
-(`sampler`, `hooks`, `script`); what it leaves `reading` merges into a `session`; all else is
-functions of that. Needs numpy and rich alone.
+`hotloop profile SCRIPT` records somebody's script, with no change to it. Data goes through four
+rooms: `collect` runs within the program and leaves files, `session` merges them on one clock,
+`diagnose` says what could be removed, `render` tells it. Needs numpy and rich alone.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hotloop.profiler import text
-    from hotloop.profiler.reading import read
-    from hotloop.profiler.saving import load, save
+    from hotloop.profiler.render import text
     from hotloop.profiler.session import Process, Session
+    from hotloop.profiler.session.reading import read
+    from hotloop.profiler.session.saving import load, save
 
 __all__ = ["Process", "Session", "load", "read", "save", "text"]
 
@@ -30,6 +30,6 @@ def __getattr__(name: str) -> object:
     import importlib
 
     if name == "text":
-        return importlib.import_module("hotloop.profiler.text")
-    module = {"read": "reading", "load": "saving", "save": "saving"}.get(name, "session")
-    return getattr(importlib.import_module(f"hotloop.profiler.{module}"), name)
+        return importlib.import_module("hotloop.profiler.render.text")
+    module = {"read": ".reading", "load": ".saving", "save": ".saving"}.get(name, "")
+    return getattr(importlib.import_module(f"hotloop.profiler.session{module}"), name)

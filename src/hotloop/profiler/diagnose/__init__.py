@@ -22,7 +22,7 @@ from hotloop.profiler.diagnose import (
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, Rule, spent
 from hotloop.profiler.session import Session
-from hotloop.profiler.stages import OF_SPAN, STAGES
+from hotloop.profiler.session.stages import OF_SPAN, STAGES
 
 __all__ = ["RULES", "Diagnosis", "Evidence", "Rule", "bound", "diagnose"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, spent
-from hotloop.profiler.lockstep import lockstep
+from hotloop.profiler.session.lockstep import lockstep
 from hotloop.timing.table import duration
 
 # What a step in another process costs beside the step: pickling, two pipes, being woken; 0.1 to

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.purpose import Purpose
 from hotloop.profiler.session import Frame, Process, Sample, Session, Stack, is_library
-from hotloop.profiler.stages import Leaf, Share, stage_by_key, user_leaf
+from hotloop.profiler.session.purpose import Purpose
+from hotloop.profiler.session.stages import Leaf, Share, stage_by_key, user_leaf
 
 # Fewer samples than two seconds' tell nothing of shares: at 200, one of 10 % is known to ±4 points.
 MIN_SAMPLES = 200
@@ -200,8 +200,8 @@ class Evidence:
     def target(self) -> str:
         """The program and its arguments, as they follow `python`."""
         command = self.session.command or ["SCRIPT"]
-        if "hotloop.profiler.script" in command:  # ours, with its settings
-            return shlex.join(command[command.index("hotloop.profiler.script") + 2 :])
+        if "hotloop.profiler.collect.script" in command:  # ours, with its settings
+            return shlex.join(command[command.index("hotloop.profiler.collect.script") + 2 :])
         return shlex.join(command[1:] or command)
 
     @property

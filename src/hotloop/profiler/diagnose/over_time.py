@@ -9,7 +9,7 @@ from hotloop.profiler.diagnose.evidence import Evidence, place
 from hotloop.profiler.diagnose.replay import sampling_grows
 from hotloop.profiler.diagnose.series import STEPS, UPDATES, counted, kendall, theil_sen, thirds
 from hotloop.profiler.session import Process
-from hotloop.profiler.stages import Leaf
+from hotloop.profiler.session.stages import Leaf
 
 # Of a run's part that is looked at; a tenth each, so that rollouts and updates that take turns by
 # the second come out even.

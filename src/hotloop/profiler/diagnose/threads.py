@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hotloop.profiler.collect.samples import OWN_THREADS
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, spent
-from hotloop.profiler.samples import OWN_THREADS
 from hotloop.profiler.session import Process, ThreadTimes
 from hotloop.timing.table import duration
 

@@ -1,0 +1,18 @@
+"""What other libraries' code is timed: by span, from the moment their modules are imported.
+
+No library is imported here. A function is replaced by one that calls it within a span, in the class
+or module that defines it; `functools.wraps` leaves its name, signature and source as they were, and
+instances are pickled as ever, by their class.
+"""
+
+from __future__ import annotations
+
+from hotloop.profiler.collect.hooks import environments, learning, stable_baselines3
+from hotloop.profiler.collect.import_hooks import ImportHooks
+
+
+def make_hooks() -> ImportHooks:
+    """For all libraries that are known."""
+    return ImportHooks(
+        {**environments.CALLBACKS, **stable_baselines3.CALLBACKS, **learning.CALLBACKS}
+    )

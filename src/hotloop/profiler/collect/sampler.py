@@ -1,0 +1,566 @@
+"""A thread that has all threads of its process looked at a hundred times a second.
+
+Of every thread of Python's: the stack, the span that it is in, and what the kernel has counted for
+it since the last look. Once a second what was seen is written out (`samples`).
+
+Who looks decides what is seen. A thread beside the program has to ask for the GIL, which it gets
+soonest where the program lets go of it, in NumPy and torch: those it would see too often, and each
+time the program has to wait for two wake-ups. So the main thread looks itself when it is asked to
+(`_ticker`), which takes some 10 µs; only where it does not answer, because it is in a long call or
+waits, the thread beside it does. Without the extension the thread beside it always looks.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import gc
+import json
+import os
+import struct
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from opcode import opmap
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple
+
+from hotloop import kernel, timing
+from hotloop.profiler.collect.import_hooks import is_being_imported
+from hotloop.profiler.collect.samples import LIBRARY, OWN_THREADS, SUFFIX, VERSION
+from hotloop.timing import _control
+from hotloop.timing._totals import totals
+from hotloop.timing._writer import OwnFile, boot_id, process_start
+
+try:
+    from hotloop.profiler.collect import _ticker as _extension
+except ImportError:
+    _extension = None
+_ticker: Any = _extension
+
+MAX_FRAMES = 128
+# Of each place in code, where samples were taken, the stack's number is remembered.
+_MAX_PLACES = 8192
+_RESUME = opmap.get("RESUME", -1)
+# Writing out takes at most this share of the time: periods grow with what there is to write.
+_WRITING_SHARE = 0.01
+_PERIOD_S = 1.0
+# A process that is killed in its first second is to leave something as well.
+_FIRST_S = (0.1, 0.3, 0.6)
+# The kernel is asked for all threads, memory and descendants when so much time has passed: with
+# every second line, and with those at the first second's beginning and end.
+_KERNEL_S = 1.5
+# The thread beside the program asks for the GIL after so many microseconds. After Python's own
+# 5,000 hardly a sample would be of what runs in Python: of a loop over omegaconf's objects, 20 %
+# instead of 70.
+_SWITCH_US = 50
+_PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
+
+# Code objects by `id`, since hashing one takes microseconds, and lines, from the innermost out.
+_Stack = tuple[tuple[int, ...], tuple[int, ...]]
+
+# Whose a frame is. Ours are left out of stacks, and so is what is outside of a script's first one.
+_USERS, _LIBRARYS, _OURS, _STARTER = range(4)
+_PACKAGE = str(Path(__file__).parent) + os.sep
+_SCRIPT = _PACKAGE + "script.py"
+
+
+class _Seen(NamedTuple):
+    """A thread at a look: when, what the kernel had counted, and where it was."""
+
+    at_ns: int
+    times: kernel.Times | None
+    key: tuple[int, int, int]
+
+
+class Sampler:
+    """Samples this process until it is stopped.
+
+    Args:
+        directory: where the file goes; beside the recording.
+        component: what this process is in the program.
+        interval_s: between two looks.
+        watches_others: whether to note which processes descend from this one.
+        opens_late: make the file with the first samples: most forks are soon replaced by a program,
+            and leave none.
+        problems: what could not be recorded, by what it is; may grow.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        component: str,
+        *,
+        interval_s: float = 0.01,
+        watches_others: bool = True,
+        opens_late: bool = False,
+        problems: Mapping[str, str] | None = None,
+    ) -> None:
+        self._problems = {} if problems is None else problems
+        self.path = directory / f"{component}-{os.getpid()}{SUFFIX}"
+        self._interval_s = interval_s
+        self._watches_others = watches_others
+        self._opens_late = opens_late
+        # The extension knows the other one's open spans.
+        self._asks_main = _ticker is not None and not _control.backend.__name__.endswith("_pure")
+        self._pid = os.getpid()
+        self._component = component
+        self._start_ns = 0
+        self._times = kernel.ThreadTimes()
+        # By thread, of the look before and of this one.
+        self._last: dict[int, _Seen] = {}
+        self._this: dict[int, _Seen] = {}
+        self._look_ns = 0
+        self._counts: dict[tuple[int, int, int], list[int]] = {}
+        # By the code's `id`: the code, which is kept alive by it, and whose it is.
+        self._codes: dict[int, tuple[CodeType, int]] = {}
+        self._places: dict[int, int] = {}
+        self._stacks: dict[_Stack, int] = {}
+        self._stacks_by_place: dict[bytes, int] = {}
+        self._paths: dict[tuple[str, ...], int] = {}
+        self._new: dict[str, list[Any]] = {"places": [], "stacks": [], "paths": []}
+        self._own_ns = 0
+        # What the kernel said when it was last asked.
+        self._asked_at = 0.0
+        self._threads: list[kernel.Thread] = []
+        self._resident = 0
+        self._others: list[kernel.OtherProcess] = []
+        self._text = b""  # to be written
+        # Unbuffered: what a file object holds back would be written once more by a forked child.
+        self._file = OwnFile()
+        self._has_given_up = False
+        self._due = self._written_at = 0.0
+        self._period_s = _FIRST_S[0]
+        self._num_lines = 0
+        self._took_s = 0.0
+        self._switch_us = round(sys.getswitchinterval() * 1e6)
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        # Several threads may fork at the same time.
+        self._gate = threading.Lock()
+        self._num_pauses = 1
+        self._has_ended = False
+        # Of the thread that runs: held until it has ended.
+        self._running: Any = None
+
+    def start(self) -> None:
+        """Begin; where there is no room for the file, that is warned of, and nothing is sampled."""
+        self._start_ns = time.monotonic_ns()
+        self._written_at = time.monotonic()
+        self._due = self._written_at + self._interval_s
+        if not self._opens_late:
+            self._open()
+        # What passes until the first look counts as well.
+        self._this[self._pid] = _Seen(self._start_ns, self._times.read(self._pid), (0, 0, 0))
+        if self._asks_main:
+            main = threading.main_thread().ident or 0
+            _ticker.begin([], self._interval_s, main, self._pid)
+        self.go_on()
+
+    def pause(self) -> None:
+        """End the thread for a while: a process should fork with as few threads as it can."""
+        with self._gate:
+            self._num_pauses += 1
+            if self._num_pauses > 1:
+                return
+            self._stopping.set()
+            if self._asks_main:
+                _ticker.stop()
+            if self._running is not None and self._running.acquire(timeout=5.0):
+                self._running.release()
+            self._running = None
+            self._ask_soon(False)
+
+    def go_on(self) -> None:
+        """Begin again after a pause; the last of several counts."""
+        with self._gate:
+            self._num_pauses -= 1
+            if self._num_pauses or self._has_given_up or self._has_ended:
+                return
+            self._stopping.clear()
+            running = self._running = _thread.allocate_lock()
+            running.acquire()
+            try:
+                if self._asks_main:
+                    _ticker.start()
+                # Not threading's: a program that waits for all of its threads waits for no other.
+                _thread.start_new_thread(self._run, (running,))
+            except RuntimeError:  # no more threads, or the interpreter is about to end
+                self._running = None
+                if self._asks_main:
+                    _ticker.stop()
+
+    def stop(self) -> None:
+        """Write what was seen and end. Harmless when repeated, and in a forked child."""
+        if os.getpid() != self._pid:
+            return
+        self._has_ended = True
+        self.pause()
+        with self._lock:
+            self._flush(last=True)
+            self.abandon()
+        self._has_given_up = True
+
+    def abandon(self) -> None:
+        """Let go of what is the parent's, in a forked child."""
+        self._file.close()
+        self._times.close()
+        if self._asks_main:
+            _ticker.end()
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self, running: Any) -> None:
+        before_ns = self._own_ns  # of threads before a pause
+        try:
+            _wake_on_time()
+            if self._asks_main:
+                _ticker.enter(threading.get_native_id())
+            # Another one runs where this one did not end in time.
+            while self._running is running and self._wait():
+                self._write_when_due()
+                # All of the thread's: waiting for the interpreter takes some, too.
+                self._own_ns = before_ns + time.thread_time_ns()
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            running.release()
+
+    def _write_when_due(self) -> None:
+        began = time.thread_time_ns()
+        with self._lock:
+            now = time.monotonic()
+            if now - self._written_at < self._period_s:
+                return
+            self._written_at = now
+            self._flush()
+            took_s = (time.thread_time_ns() - began) / 1e9
+            if self._num_lines < len(_FIRST_S):
+                self._period_s = _FIRST_S[self._num_lines]
+            else:  # one that takes long, as the first one does, says nothing of those to come
+                self._period_s = max(_PERIOD_S, min(took_s, self._took_s) / _WRITING_SHARE)
+            self._took_s = took_s
+
+    def _wait(self) -> bool:
+        """Until something was looked at or is to be written; False: until the end."""
+        if not self._asks_main:
+            if self._stopping.wait(max(0.0, self._due - time.monotonic())):
+                return False
+            with self._lock:
+                self._look()
+            self._due = time.monotonic() + self._interval_s
+            return True
+        text, self._text = self._text, b""
+        due_ns = round((self._written_at + self._period_s) * 1e9)
+        why = _ticker.wait(due_ns, self._file.number() if text else -1, text)
+        if why == _ticker.UNANSWERED:
+            _ticker.look()
+        return why != _ticker.STOPPED and not self._stopping.is_set()
+
+    # --- what was seen ----------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Count one sample of every thread that runs Python, from this one."""
+        # It may collect garbage, and let go of the GIL with a lock held that another thread waits
+        # for (CPython's issue 106883; mended in 3.11.9).
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            frames = sys._current_frames()
+        finally:
+            if collects:
+                gc.enable()
+        now_ns = time.monotonic_ns()
+        # Our own frame, in a variable of which it would be, would keep all of them alive.
+        frames.pop(threading.get_ident(), None)
+        paths = timing.open_paths()
+        numbers = self._numbers()
+        for ident, frame in frames.items():
+            thread = numbers.get(ident, 0)
+            times = self._times.read(thread) if thread else None
+            path = self._number_of_path(paths.get(thread, ()))
+            self._count(thread, path, self._number_of_frame(frame), now_ns, times)
+        self._times.keep(self._this.keys())
+        self._ask_soon(sum(self._is_at_work(thread) for thread in self._this) < 2)
+
+    def _take(self) -> None:
+        """Count what the main thread has seen."""
+        records, *idle_after = _ticker.swap([])
+        for record in records:
+            thread, state, node, at_ns, on_core_ns, queued_ns, *idle, places, codes = record
+            if at_ns != self._look_ns:
+                self._add_idle(*idle)
+            path = () if state is None else state.segment.path(node)
+            stack = self._stacks_by_place.get(places)
+            if stack is None:
+                stack = self._number_of_places(places, codes)
+            times = kernel.Times(on_core_ns, queued_ns) if on_core_ns >= 0 else None
+            self._count(thread, self._number_of_path(path), stack, at_ns, times)
+        self._add_idle(*idle_after)
+        # Where main works it answers: then nobody has to ask for the GIL.
+        at_work = [thread for thread in self._this if self._is_at_work(thread)]
+        self._ask_soon(len(at_work) == 1 and at_work[0] != self._pid)
+
+    def _count(
+        self, thread: int, path: int, stack: int, at_ns: int, times: kernel.Times | None
+    ) -> None:
+        if at_ns != self._look_ns:
+            self._look_ns, self._last, self._this = at_ns, self._this, {}
+        key = thread, path, stack
+        row = self._counts.setdefault(key, [0, 0, 0, 0])
+        row[0] += 1
+        before = self._last.get(thread)
+        if before is not None:
+            row[3] += at_ns - before.at_ns
+            if times is not None and before.times is not None:
+                row[1] += times.on_core_ns - before.times.on_core_ns
+                row[2] += times.queued_ns - before.times.queued_ns
+        self._this[thread] = _Seen(at_ns, times, key)
+
+    def _add_idle(self, until_ns: int, ticks: int) -> None:
+        """Until then all threads were where they were at the look before."""
+        if not ticks:
+            return
+        for thread, seen in self._this.items():
+            row = self._counts.setdefault(seen.key, [0, 0, 0, 0])
+            row[0] += ticks
+            row[3] += until_ns - seen.at_ns
+            self._this[thread] = seen._replace(at_ns=until_ns)
+
+    def _is_at_work(self, thread: int) -> bool:
+        """Whether a thread was between the last two looks."""
+        before, after = self._last.get(thread), self._this[thread]
+        if before is None or before.times is None or after.times is None:
+            return False
+        return sum(after.times) - sum(before.times) > 0.2 * (after.at_ns - before.at_ns)
+
+    def _ask_soon(self, soon: bool) -> None:
+        """Have the interpreter handed over within microseconds, or as the program has it.
+
+        Only where one thread is at work, which then loses no time but what looking takes; several
+        would take turns that often.
+        """
+        now_us = round(sys.getswitchinterval() * 1e6)
+        if now_us != _SWITCH_US:
+            self._switch_us = now_us  # the program's own, also if it has changed it
+        wanted_us = min(_SWITCH_US, self._switch_us) if soon else self._switch_us
+        if wanted_us != now_us:
+            sys.setswitchinterval(wanted_us / 1e6)
+
+    def _numbers(self) -> dict[int, int]:
+        """The kernel's numbers of threads, by Python's, which are used again for others."""
+        numbers = {
+            thread.ident: thread.native_id
+            for thread in threading.enumerate()
+            if thread.ident is not None and thread.native_id is not None
+        }
+        main = threading.main_thread().ident
+        if main is not None:
+            # In a fork Python may still give the parent's number.
+            numbers[main] = self._pid
+        return numbers
+
+    def _number_of_path(self, path: tuple[str, ...]) -> int:
+        number = self._paths.get(path)
+        if number is None:
+            number = self._paths[path] = len(self._paths)
+            self._new["paths"].append(list(path))
+        return number
+
+    def _number_of_frame(self, innermost: FrameType) -> int:
+        frames: list[FrameType] = []
+        frame: FrameType | None = innermost
+        while frame is not None and len(frames) < MAX_FRAMES:
+            frames.append(frame)
+            frame = frame.f_back
+        return self._number_of_stack(
+            [one.f_code for one in frames], lambda depth: frames[depth].f_lineno or 0
+        )
+
+    def _number_of_places(self, places: bytes, codes: Sequence[CodeType]) -> int:
+        """Of what `_ticker` has seen."""
+        instructions = struct.unpack(f"{2 * len(codes)}q", places)[1::2]
+        # A function that has just begun has done nothing yet: time went by where it was called.
+        begun = len(codes) > 1 and codes[0].co_code[max(0, instructions[0])] == _RESUME
+        stack = self._number_of_stack(
+            codes[begun:],
+            lambda depth: _ticker.line_of(codes[depth + begun], instructions[depth + begun]),
+        )
+        if len(self._stacks_by_place) >= _MAX_PLACES:
+            self._stacks_by_place.clear()
+        self._stacks_by_place[places] = stack
+        return stack
+
+    def _number_of_stack(self, innermost: Sequence[CodeType], line: Callable[[int], int]) -> int:
+        """Of code from the innermost out, with a function for the line at a depth."""
+        codes: list[int] = []
+        lines: list[int] = []
+        known = self._codes
+        for depth, code in enumerate(innermost):
+            number = id(code)
+            if number not in known:
+                self._enter(code)
+            whose = known[number][1]
+            if whose == _STARTER:
+                break
+            if whose != _OURS:
+                # Of the innermost frame, and of the user's.
+                lines.append(line(depth) if whose == _USERS or not codes else 0)
+                codes.append(number)
+        if not codes:
+            codes, lines = [id(innermost[0])], [line(0)]
+        key = tuple(codes), tuple(lines)
+        stack = self._stacks.get(key)
+        if stack is None:
+            stack = self._stacks[key] = len(self._stacks)
+            places = [self._places[number] for number in reversed(codes)]
+            self._new["stacks"].append([places, lines[::-1]])
+        return stack
+
+    def _enter(self, code: CodeType) -> None:
+        self._codes[id(code)] = code, _whose(code.co_filename)
+        self._places[id(code)] = len(self._places)
+        name = getattr(code, "co_qualname", code.co_name)
+        self._new["places"].append([name, code.co_filename, code.co_firstlineno])
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Make the file, of a name of its own: a program may have replaced another in here."""
+        try:
+            stem = self.path.name[: -len(SUFFIX)]
+            access = os.O_WRONLY | os.O_APPEND
+            self.path = self._file.make(self.path.parent, stem, SUFFIX, access)
+            header = _line(
+                {
+                    "version": VERSION,
+                    "pid": self._pid,
+                    "parent_pid": os.getppid(),
+                    "component": self._component,
+                    "host": os.uname().nodename,
+                    "boot_id": boot_id(),
+                    "start_ns": self._start_ns,
+                    "ticks": process_start(self._pid),
+                    "interval_s": self._interval_s,
+                    "python": sys.version.split()[0],
+                    "command": _command(),
+                    "cores": kernel.available_cores(),
+                }
+            )
+            self._write(header)
+        except OSError as error:
+            self._give_up(error)
+
+    def _flush(self, *, last: bool = False) -> None:
+        """Write a line; but the last one, `_wait` does, if it can."""
+        if not self._file and not self._has_given_up:
+            self._open()
+        if self._has_given_up:
+            return
+        if self._asks_main:
+            self._take()
+        self._num_lines += 1
+        now = time.monotonic()
+        is_due = now - self._asked_at > _KERNEL_S or self._num_lines == len(_FIRST_S)
+        if last or is_due:
+            self._asked_at = now
+            self._threads = kernel.threads()
+            self._resident = kernel.resident_bytes()
+            if self._watches_others:
+                self._others = kernel.descendants()
+        counts, self._counts = self._counts, {}
+        new, self._new = self._new, {"places": [], "stacks": [], "paths": []}
+        line = {
+            "t": time.monotonic_ns(),
+            "early": not last and self._num_lines < len(_FIRST_S),
+            "last": last,
+            **new,
+            "counts": [[*key, *row] for key, row in counts.items()],
+            "threads": [[one.number, one.name, *one.times] for one in self._threads],
+            "spans": _spans(),
+            "cpu_ns": time.process_time_ns(),
+            "rss": self._resident,
+            "own_ns": self._own_ns + (_ticker.cost_ns() if self._asks_main else 0),
+            "facts": _facts(),
+            "problems": dict(self._problems),
+            "others": [list(one) for one in self._others],
+            "recordings": [str(path) for path in _control.files()],
+        }
+        self._text += _line(line)
+        if self._asks_main and not last:
+            return
+        try:
+            self._write(self._text)
+        except OSError as error:
+            self._give_up(error)
+        self._text = b""
+
+    def _write(self, text: bytes) -> None:
+        left = memoryview(text)
+        while left:
+            left = left[os.write(self._file.number(), left) :]
+
+    def _give_up(self, error: Exception) -> None:
+        """The program matters more than its profile: it goes on, and that is said once."""
+        self._file.close()
+        self._has_given_up = True
+        self._stopping.set()
+        if self._asks_main:
+            _ticker.stop()
+            _ticker.swap([])
+        with contextlib.suppress(RuntimeWarning):  # where warnings are errors
+            warnings.warn(
+                f"expected to write samples to {self.path}, got '{error}': the program goes on, "
+                "and no more of it is sampled; free some space or choose another directory",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return (json.dumps(fields, separators=(",", ":")) + "\n").encode()
+
+
+def _whose(file: str) -> int:
+    if file.startswith(_PACKAGE):
+        return _STARTER if file == _SCRIPT else _OURS
+    return _LIBRARYS if any(part in file for part in LIBRARY) else _USERS
+
+
+def _spans() -> list[list[Any]]:
+    """The tree of this process so far, flat.
+
+    Reading it takes numpy. A program that has not imported that itself must not get it from here:
+    it may yet set in its environment how many threads numpy is to have.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is None or is_being_imported(numpy):
+        return []
+    return [[list(one.path), *one[1:]] for one in totals()]
+
+
+def _facts() -> dict[str, float]:
+    """What hooks have seen, if there are any."""
+    wrapping: ModuleType | None = sys.modules.get("hotloop.profiler.collect.hooks.wrapping")
+    return {} if wrapping is None else dict(wrapping.facts)
+
+
+def _wake_on_time() -> None:
+    """Linux may wake a thread 50 µs late, to wake several at once: not this one."""
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_NAME, f"{OWN_THREADS}sampler".encode(), 0, 0, 0)
+        prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+
+
+def _command() -> list[str]:
+    try:
+        with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
+            return file.read().split("\0")[:-1]
+    except OSError:
+        return list(sys.argv)

@@ -1,0 +1,140 @@
+"""Runs somebody's script, recorded: the process that `hotloop profile` starts.
+
+    python -m hotloop.profiler.collect.script SETTINGS SCRIPT [ARGUMENT ...]
+    python -m hotloop.profiler.collect.script SETTINGS -m MODULE [ARGUMENT ...]
+
+The script is `__main__`, with its own arguments, path and exit code; what it raises is told as
+Python tells it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+from hotloop.profiler.collect.processes import begin
+
+_PACKAGE = str(Path(__file__).parent) + os.sep
+
+
+def main(argv: list[str]) -> int:
+    """Run it; gives the exit code unless it ends by itself."""
+    settings = json.loads(argv[0])
+    begin(
+        Path(settings["directory"]),
+        interval_s=settings["interval_s"],
+        hooks=settings["hooks"],
+    )
+    try:
+        if argv[1] == "-m":
+            _run_module(argv[2], argv[3:])
+        else:
+            _run_file(argv[1], argv[2:])
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _tell(error)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _run_file(path: str, arguments: list[str]) -> None:
+    sys.argv = [path, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(Path(path).resolve().parent)
+    path = os.path.abspath(path)  # as `__file__` is since Python 3.9
+    # Not inherited: what this file imports from `__future__`.
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    loader = SourceFileLoader("__main__", path)
+    _run(code, __file__=path, __loader__=loader, __spec__=None, __cached__=None)
+
+
+def _run_module(name: str, arguments: list[str]) -> None:
+    sys.argv = ["-m", *arguments]
+    spec = _find(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        package, spec = name, _find(f"{name}.__main__")
+        if spec is None:
+            sys.exit(
+                f"{sys.executable}: No module named {package}.__main__; {package!r} is a package "
+                "and cannot be directly executed"
+            )
+    code: CodeType | None = None
+    if spec is not None and hasattr(spec.loader, "get_code"):
+        code = spec.loader.get_code(spec.name)  # pyright: ignore
+    if spec is None or code is None:
+        sys.exit(f"{sys.executable}: No module named {name}")
+    sys.argv[0] = spec.origin or name
+    _run(
+        code,
+        __file__=spec.origin,
+        __loader__=spec.loader,
+        __spec__=spec,
+        __package__=spec.parent,
+        __cached__=spec.cached,
+    )
+
+
+def _find(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            return None  # the package that it would be in
+        raise
+
+
+def _run(code: CodeType, **attributes: Any) -> None:
+    """As Python runs a script: in a module `__main__` that stays, for pickle and for children."""
+    module = ModuleType("__main__")
+    vars(module).update(attributes, __builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = module
+    exec(code, vars(module))
+
+
+def _tell(error: BaseException) -> None:
+    """As Python tells what nobody caught, without the frames that are ours."""
+    _drop_own_frames(error, set())
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit:
+        raise
+    except BaseException:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exc()
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def _drop_own_frames(error: BaseException, seen: set[int]) -> None:
+    """From an exception, and from those that it came from."""
+    seen.add(id(error))
+    error.__traceback__ = _without_own(error.__traceback__)
+    others = [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+    for other in others:
+        if isinstance(other, BaseException) and id(other) not in seen:
+            _drop_own_frames(other, seen)
+
+
+def _without_own(traceback: TracebackType | None) -> TracebackType | None:
+    others: list[TracebackType] = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen importlib")):
+            others.append(traceback)
+        traceback = traceback.tb_next
+    made: TracebackType | None = None
+    for one in reversed(others):
+        made = TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""A session told: in a terminal, as a page, as pictures for other viewers."""

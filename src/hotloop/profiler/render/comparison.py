@@ -1,0 +1,117 @@
+"""A comparison of two sessions as plain text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hotloop.profiler.diagnose.comparison import Comparison, Row
+from hotloop.profiler.session.stages import STAGES
+from hotloop.timing.table import duration
+
+
+def render(comparison: Comparison) -> str:
+    """The comparison as plain text."""
+    return "\n".join([*_heading(comparison), *_tables(comparison), *comparison.notes])
+
+
+def _heading(comparison: Comparison) -> list[str]:
+    lines: list[str] = []
+    overall = comparison.overall
+    for letter, side in (("A", comparison.a), ("B", comparison.b)):
+        line = f"{letter}  {side.name}: {side.seconds:,.1f} s"
+        if overall is not None:
+            one = overall.a if letter == "A" else overall.b
+            line += (
+                f", {side.steps:,.0f} environment steps; {one.stretches} stretches of it say as "
+                f"much as {one.effective:.0f} independent ones"
+            )
+        lines.append(line)
+    if overall is not None:
+        speeds = 1e9 / overall.a.value, 1e9 / overall.b.value
+        interval = _interval(1 / overall.ratio, _inverse(overall.high), _inverse(overall.low))
+        lines += [
+            "",
+            f"environment steps a second: {speeds[0]:,.0f} → {speeds[1]:,.0f}, {interval}: "
+            f"{_verdict(overall)}",
+        ]
+    return lines
+
+
+def _tables(comparison: Comparison) -> list[str]:
+    lines: list[str] = []
+    per = f"per {comparison.unit}"
+    if comparison.stages:
+        heads = (per if comparison.overall else "share of the time", "A", "B", "B / A", "")
+        rows = [
+            (
+                STAGES[row.name],
+                _amount(row.a.value, of_shares=comparison.overall is None),
+                _amount(row.b.value, of_shares=comparison.overall is None),
+                _interval(row.ratio, row.low, row.high),
+                _verdict(row),
+            )
+            for row in comparison.stages
+        ]
+        lines += ["", *_plain([heads, *rows])]
+    components = list(dict.fromkeys(row.component for row in comparison.spans))
+    for component in components:
+        own = [row for row in comparison.spans if row.component == component]
+        heads = (f"{component}, {per}", "A", "B", "one call, A", "B", "B / A", "")
+        rows = [
+            (
+                "  " * len(row.path) + row.name,
+                duration(row.a.value),
+                duration(row.b.value),
+                duration(row.mean_a),
+                duration(row.mean_b),
+                _interval(row.ratio, row.low, row.high),
+                _verdict(row),
+            )
+            for row in own
+        ]
+        lines += ["", *_plain([heads, *rows])]
+    for letter, only in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if only:
+            names = ", ".join(f"{' > '.join(path)} ({name})" for name, path in only)
+            lines += ["", f"only in {letter}: {names}"]
+    return [*lines, ""] if comparison.notes else lines
+
+
+def _plain(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    last = len(widths) - 1
+    return [
+        "  ".join(
+            cell.rjust(width) if 0 < i < last else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _amount(value: float, *, of_shares: bool) -> str:
+    return f"{value:.1%}" if of_shares and not math.isnan(value) else duration(value)
+
+
+def _inverse(value: float) -> float:
+    return 1.0 / value if value else math.inf
+
+
+def _interval(ratio: float, low: float, high: float) -> str:
+    if math.isnan(ratio):
+        return "–"
+    if ratio in (0.0, math.inf):
+        return "gone" if ratio == 0.0 else "new"
+    if low == 0.0 or high == math.inf:
+        return f"{ratio:.2f}× (?)"
+    return f"{ratio:.2f}× ({low:.2f}–{high:.2f})"
+
+
+def _verdict(row: Row) -> str:
+    if row.verdict != "not told from noise":
+        return row.verdict
+    if math.isnan(row.ratio) or row.low == 0.0 or row.high == math.inf:
+        return "too short to say"
+    needs = "more than 100" if row.longer > 100 else f"{max(2, math.ceil(row.longer))}"
+    return f"no difference that can be told from noise (needs {needs}× longer)"

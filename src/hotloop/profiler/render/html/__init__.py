@@ -1,0 +1,258 @@
+"""A session as one HTML file that needs nothing else: no network, no other file.
+
+    html.write(session, "report.html")
+
+What is text in it is made here (`tables`); pictures are drawn by the page's own script (`page.js`)
+from JSON that it carries (`pictures`). What a session holds may come from anywhere: it is escaped,
+and a policy in the page lets no other script run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hotloop.files import written_whole
+from hotloop.profiler.render import text
+from hotloop.profiler.render.html import pictures, tables
+from hotloop.profiler.render.html.tables import escaped
+from hotloop.profiler.session import Process, Session
+from hotloop.profiler.session.lockstep import LockstepWaste, lockstep
+from hotloop.profiler.session.stages import STAGES, Stages, stages
+from hotloop.profiler.session.throughput import Throughput, throughput
+
+__all__ = ["render", "write"]
+
+
+def write(session: Session, path: str | os.PathLike[str]) -> None:
+    """Write the page.
+
+    Raises:
+        OutputError: it can't be written.
+    """
+    page = render(session)
+    with written_whole(Path(path)) as aside:
+        # File names of a program may hold what no encoding has.
+        aside.write_text(page, encoding="utf-8", errors="replace")
+
+
+def render(session: Session) -> str:
+    """The page."""
+    found = {process.pid: stages(process) for process in session.processes}
+    steps, waste = throughput(session), lockstep(session)
+    carried = {
+        "timeline": pictures.timeline(session),
+        "throughput": pictures.throughput_line(session, steps) if steps else None,
+        "lockstep": pictures.lockstep_line(session, waste) if waste else None,
+    }
+    sections = [
+        ("diagnosis", "Diagnosis", _diagnoses(session)),
+        ("stages", "Stages", _stages(session.main, found[session.main.pid])),
+        ("timeline", "Timeline", _timeline(session, found)),
+        ("throughput", "Throughput", _throughput(steps)),
+        ("lockstep", "Waiting in lock-step", _lockstep(waste)),
+        ("trees", "Where the time went", _trees(session)),
+        ("notes", "What is missing", _notes(session)),
+    ]
+    shown = [section for section in sections if section[2]]
+    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, _ in shown)
+    body = "\n".join(
+        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>\n'
+        f"{inside}</section>"
+        for name, title, inside in shown
+    )
+    style, script = _part("page.css"), _part("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    command = " ".join(session.command) or session.main.name
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+style-src 'unsafe-inline'; script-src 'sha256-{digest}'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escaped(command)} – hotloop profile</title>
+<style>{style}</style>
+</head>
+<body>
+<header>
+<a class="skip" href="#report">Skip to the report</a>
+<h1>hotloop profile</h1>
+<p class="overview">{escaped(text.overview(session))}</p>
+{_figures(session, found, steps)}
+<nav aria-label="Sections"><ul>{links}</ul></nav>
+<p id="failure" role="alert" hidden></p>
+<noscript><p>Pictures need JavaScript; the tables are complete without it.</p></noscript>
+</header>
+<main id="report">
+{body}
+</main>
+<footer><p>{escaped(text.cost(session))}.</p></footer>
+<script type="application/json" id="session">{_json(carried)}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _part(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _json(carried: object) -> str:
+    """JSON that can't end the element that it stands in, nor begin another one."""
+    plain = json.dumps(carried, separators=(",", ":"), allow_nan=False)
+    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# --- sections: HTML, or empty where there is nothing to show --------------------------------------
+
+
+def _figures(session: Session, found: dict[int, Stages], steps: Throughput | None) -> str:
+    """The few numbers that one looks for first."""
+    wall = max(1e-9, (session.end_ns - session.start_ns) / 1e9)
+    figures = [("wall time", f"{wall:,.1f} s"), ("processes", str(len(session.processes)))]
+    if any(process.periods for process in session.processes):
+        cpu = sum(process.cpu_ns for process in session.processes) / 1e9 / wall
+        of = f" of {session.main.cores}" if session.main.cores else ""
+        figures.append(("cores in use", f"{cpu:.1f}{of}"))
+    if steps is not None:
+        figures.append(("environment steps", f"{steps.total:,.0f}"))
+        figures.append(("steps a second", f"{steps.mean:,.0f}"))
+    own = found[session.main.pid]
+    if own.by_stage:
+        largest = max(own.by_stage, key=own.share)
+        figures.append(("largest stage", f"{largest} {own.share(largest):.0%}"))
+    items = "".join(
+        f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in figures
+    )
+    return f'<dl class="figures">{items}</dl>'
+
+
+def _diagnoses(session: Session) -> str:
+    from hotloop.profiler.diagnose import bound, diagnose
+
+    found = diagnose(session)
+    if not found:
+        return f'<p class="card">Nothing found. {tables.prose(bound(session))}</p>'
+    return "\n".join(tables.diagnosis(one, number) for number, one in enumerate(found, 1))
+
+
+def _stages(process: Process, found: Stages) -> str:
+    if not found.total.samples:
+        return ""
+    return tables.stage_table(process, found) + tables.line_table(process, found)
+
+
+def _timeline(session: Session, found: dict[int, Stages]) -> str:
+    seen = {stage for one in found.values() for stage in one.by_stage}
+    for process in session.processes:
+        seen.update(pictures.stage_of_path(place.path) for place in process.spans)
+    legend = "".join(
+        f'<li data-stage="{stage}">{tables.swatch(stage)}{escaped(words)}</li>'
+        for stage, words in STAGES.items()
+        if stage in seen
+    )
+    number = len(session.processes)
+    processes = f"{number} process{'es' if number > 1 else ''}"
+    seconds = f"{(session.end_ns - session.start_ns) / 1e9:,.1f} s"
+    return f"""<p>A row a process. In each second, what share its main thread spent in which stage;
+palest where it was not sampled. The frame is what the picture below shows.</p>
+<ul class="legend">{legend}</ul>
+<div class="picture"><canvas id="overview" role="img"
+aria-label="Stages over time of {processes} over {seconds}; the table below has the numbers">
+</canvas></div>
+<h3>The latest spans</h3>
+<p>Drag to move; Ctrl and the wheel, or two fingers, to zoom; or the buttons, or the arrow keys,
++, − and 0.</p>
+<div class="buttons" role="group" aria-label="Move and zoom">
+<button type="button" data-do="left" aria-label="earlier">←</button>
+<button type="button" data-do="right" aria-label="later">→</button>
+<button type="button" data-do="in" aria-label="zoom in">+</button>
+<button type="button" data-do="out" aria-label="zoom out">−</button>
+<button type="button" data-do="all">all</button>
+<button type="button" data-do="latest">latest</button>
+<output id="window"></output></div>
+<div class="picture tall"><canvas id="events" role="img" tabindex="0"
+aria-label="The latest spans of {processes}"></canvas></div>
+<details><summary>All processes as a table</summary>{tables.process_table(session, found)}</details>
+"""
+
+
+def _throughput(steps: Throughput | None) -> str:
+    if steps is None:
+        return ""
+    said = (
+        f"<p>{steps.total:,.0f} environment steps, {steps.mean:,.0f} a second over the whole run."
+    )
+    if not len(steps.per_s):
+        return f"{said} There were no samples to tell them over time.</p>"
+    tenth = max(1, len(steps.per_s) // 10)
+    first, last = steps.per_s[:tenth].mean(), steps.per_s[-tenth:].mean()
+    said += f" In its first tenth {first:,.0f} a second, in its last {last:,.0f}.</p>"
+    return (
+        f'{said}\n<div class="picture"><canvas id="throughput-line" role="img" '
+        f'aria-label="Environment steps a second over time"></canvas></div>'
+    )
+
+
+def _lockstep(waste: LockstepWaste | None) -> str:
+    if waste is None:
+        return ""
+    total = waste.waste_ns.sum() / 1e9
+    return f"""<p>{len(waste.workers)} workers step together, and each waits for the slowest.
+In {waste.num_steps:,} steps of {escaped(waste.parent)} they waited {total:,.1f} s,
+{waste.share:.0%} of their time in them. If none waited, the same workers would step
+{waste.speedup:.1f}× as fast.</p>
+<div class="picture"><canvas id="lockstep-line" role="img"
+aria-label="Share of the workers' time that they waited, over time"></canvas></div>
+<details><summary>Which worker was the slowest</summary>{tables.slowest_table(waste)}</details>
+"""
+
+
+def _trees(session: Session) -> str:
+    """Main, all workers as one, then some of them; the first ones open."""
+    shown = text.selected(session)
+    workers = session.workers
+    blocks: list[tuple[str, str]] = []
+    for process in shown:
+        if process.role != "worker":
+            blocks.append((_title(process), tables.component(process)))
+    if len(workers) > 1:
+        blocks.append((f"all {len(workers)} workers", tables.merged(workers)))
+    for process in shown:
+        if process.role == "worker":
+            blocks.append((_title(process, _which(process, workers)), tables.component(process)))
+    words = (
+        "<p>Of each component's whole time; <i>(rest)</i> is what no span covers. On a core, "
+        "queued for one, or blocked: what the kernel says of its main thread meanwhile.</p>\n"
+    )
+    return words + "\n".join(
+        f"<details{' open' if number < 2 else ''}><summary>{escaped(title)}</summary>{inside}"
+        "</details>"
+        for number, (title, inside) in enumerate(blocks)
+    )
+
+
+def _which(process: Process, workers: list[Process]) -> list[str]:
+    """What it was chosen for."""
+    if len(workers) == 1:
+        return []
+    slowest = max(workers, key=text.busy_ns)
+    of = (("first", workers[0]), ("last", workers[-1]), ("slowest", slowest))
+    return [word for word, one in of if one is process]
+
+
+def _title(process: Process, about: Sequence[str] = ()) -> str:
+    about = [*about, *(["killed"] if process.state == "killed" else [])]
+    return f"{process.name} ({', '.join(about)})" if about else process.name
+
+
+def _notes(session: Session) -> str:
+    lines = "".join(f"<li>{escaped(line)}</li>" for line in text.notes(session))
+    return f'<ul class="notes">{lines}</ul>' if lines else ""

@@ -1,0 +1,283 @@
+"""The parts of the page that are text: whole without JavaScript, and all of it escaped."""
+
+from __future__ import annotations
+
+import html
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hotloop import timing
+from hotloop.profiler.render import text
+from hotloop.profiler.session import Process, Session
+from hotloop.profiler.session.lockstep import LockstepWaste
+from hotloop.profiler.session.stages import STAGES, Share, Stages
+from hotloop.timing import Node
+from hotloop.timing.table import REST, duration
+
+# A node with less of its component's time is left out.
+MIN_SHARE = 0.001
+# What a user's line must have of the time to be shown, and how many are.
+_LINE_SHARE, _MAX_LINES = 0.01, 15
+_KERNEL = ("on core", "queued", "blocked")
+
+
+def escaped(words: object) -> str:
+    """As text, wherever it stands."""
+    return html.escape(str(words), quote=True)
+
+
+def prose(words: str) -> str:
+    """A sentence; what stands in backquotes is code."""
+    parts = escaped(words).split("`")
+    if len(parts) % 2 == 0:
+        return escaped(words)
+    return "".join(f"<code>{one}</code>" if i % 2 else one for i, one in enumerate(parts))
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+    """A table; the first cell of a row is its heading. Cells are HTML, headings are text.
+
+    Args:
+        caption: what it shows, for who can't see where it stands.
+    """
+    head = "".join(f'<th scope="col">{escaped(heading)}</th>' for heading in headings)
+    body = "\n".join(
+        f'<tr><th scope="row">{cells[0]}</th>{"".join(f"<td>{one}</td>" for one in cells[1:])}</tr>'
+        for cells in rows
+    )
+    return (
+        f'<div class="scroll"><table><caption><span>{escaped(caption)}</span></caption>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def percent(part: float) -> str:
+    """A share with a bar behind it."""
+    width = min(100.0, max(0.0, 100 * part))
+    return f'<span class="bar" style="--share:{width:.2f}%">{part:.1%}</span>'
+
+
+# --- trees ----------------------------------------------------------------------------------------
+
+
+def component(process: Process) -> str:
+    """A component's tree, with what the kernel said of its main thread."""
+    times = text.kernel_times(process)
+    has_samples = any(_of_kernel(share) for share in times.values())
+    whole = process.duration_ns or 1
+
+    def more(path: tuple[str, ...]) -> Sequence[str]:
+        if not has_samples:
+            return ()
+        return _of_kernel(times.get(path)) or ("", "", "")
+
+    headings = _KERNEL if has_samples else ()
+    return _tree(process.tree, whole, process.name, headings, more)
+
+
+def merged(workers: Sequence[Process]) -> str:
+    """All workers as one tree, with the spread of each node's share over them."""
+    tree = timing.merge((worker.tree for worker in workers), f"all {len(workers)} workers")
+    whole = sum(worker.duration_ns for worker in workers) or 1
+
+    def spread(path: tuple[str, ...]) -> Sequence[str]:
+        if not path:
+            return "", "", ""
+        shares = [_share_at(worker, path) for worker in workers]
+        return tuple(f"{f(shares):.1%}" for f in (min, statistics.median, max))
+
+    return _tree(tree, whole, tree.name, ("min", "median", "max"), spread)
+
+
+def _share_at(process: Process, path: tuple[str, ...]) -> float:
+    try:
+        return process.tree.find(*path).total_ns / (process.duration_ns or 1)
+    except KeyError:
+        return 0.0
+
+
+def _of_kernel(share: Share | None) -> tuple[str, str, str] | None:
+    if share is None or share.samples < 10 or not share.elapsed_ns:
+        return None
+    return (
+        f"{share.on_core_ns / share.elapsed_ns:.0%}",
+        f"{share.queued_ns / share.elapsed_ns:.0%}",
+        f"{share.blocked_ns / share.elapsed_ns:.0%}",
+    )
+
+
+def _tree(tree: Node, whole: int, name: str, headings: Sequence[str], more: Any) -> str:
+    """A tree of rows that can be opened and closed.
+
+    Args:
+        whole: what shares are of.
+        more: of a path, the cells under `headings`.
+    """
+
+    def row(
+        label: str,
+        level: int,
+        total_ns: int,
+        middle: Sequence[str],
+        last: Sequence[str],
+        is_open: bool,
+    ) -> str:
+        expanded = ' aria-expanded="true"' if is_open else ""
+        cells = [percent(total_ns / whole), *middle, duration(total_ns), *last]
+        return (
+            f'<tr aria-level="{level}"{expanded}><th scope="row" style="--level:{level - 1}">'
+            f'<span class="twist" aria-hidden="true"></span>{label}</th>'
+            + "".join(f"<td>{cell}</td>" for cell in cells)
+            + "</tr>"
+        )
+
+    def below(node: Node, path: tuple[str, ...], node_ns: int) -> list[str]:
+        items: list[tuple[int, list[str]]] = []
+        for child in node.children.values():
+            if child.total_ns / whole < MIN_SHARE:
+                continue
+            inner = (*path, child.name)
+            inside = below(child, inner, child.total_ns)
+            numbers = (
+                f"{child.count:,}",
+                duration(child.percentile(50)),
+                duration(child.percentile(99)),
+            )
+            first = row(
+                _label(child), len(inner) + 1, child.total_ns, numbers, more(inner), bool(inside)
+            )
+            items.append((child.total_ns, [first, *inside]))
+        rest = node_ns - sum(child.total_ns for child in node.children.values())
+        if items and rest / whole >= MIN_SHARE:
+            label = f'<span class="rest">{escaped(REST)}</span>'
+            cells = row(label, len(path) + 2, rest, ("", "", ""), [""] * len(headings), False)
+            items.append((rest, [cells]))
+        items.sort(key=lambda item: -item[0])
+        return [one for _, rows in items for one in rows]
+
+    inside = below(tree, (), whole)
+    label = f'<span class="name">{escaped(name)}</span>'
+    first = row(label, 1, whole, ("", "", ""), more(()), bool(inside))
+    head = "".join(
+        f'<th scope="col">{escaped(one)}</th>'
+        for one in ("span", "share", "calls", "p50", "p99", "total", *headings)
+    )
+    body = "\n".join((first, *inside))
+    return (
+        f'<div class="scroll"><table class="tree" role="treegrid" aria-label="{escaped(name)}">\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def _label(node: Node) -> str:
+    kind = "" if node.kind == "work" else f' <span class="kind">{escaped(node.kind)}</span>'
+    still = ' <span class="kind">still open</span>' if node.open else ""
+    return f'<span class="name">{escaped(node.name)}</span>{kind}{still}'
+
+
+# --- stages, processes, lines ---------------------------------------------------------------------
+
+
+def swatch(stage: str) -> str:
+    """The colour of a stage."""
+    return f'<i class="swatch" style="background:var(--stage-{escaped(stage)})"></i>'
+
+
+def stage_table(process: Process, found: Stages) -> str:
+    """The main thread's time by stage: a bar of all of it, and a table."""
+    whole = found.total.elapsed_ns or 1
+    ordered = sorted(found.by_stage.items(), key=lambda item: -item[1].elapsed_ns)
+    bar = "".join(
+        f'<i style="width:{100 * share.elapsed_ns / whole:.2f}%;'
+        f'background:var(--stage-{escaped(stage)})"></i>'
+        for stage, share in ordered
+    )
+    rows = [
+        (
+            swatch(stage) + escaped(STAGES[stage]),
+            percent(share.elapsed_ns / whole),
+            duration(share.elapsed_ns),
+            *(_of_kernel(share) or ("", "", "")),
+        )
+        for stage, share in ordered
+        if share.elapsed_ns / whole >= MIN_SHARE
+    ]
+    headings = ("stage", "share", "total", *_KERNEL)
+    caption = f"Stages of {process.name}, by {found.total.samples:,} samples of its main thread"
+    return f'<div class="stack" aria-hidden="true">{bar}</div>{table(headings, rows, caption)}'
+
+
+def line_table(process: Process, found: Stages) -> str:
+    """The program's own lines that most of the time was spent at; empty where there are none."""
+    whole = found.total.elapsed_ns or 1
+    ordered = sorted(found.by_user_line.items(), key=lambda item: -item[1].elapsed_ns)
+    rows = [
+        (
+            f"<code>{escaped(f'{leaf.file}:{leaf.line}')}</code>",
+            percent(share.elapsed_ns / whole),
+            f"<code>{escaped(leaf.function)}</code>",
+            swatch(stage) + escaped(stage),
+        )
+        for (stage, leaf), share in ordered[:_MAX_LINES]
+        if share.elapsed_ns / whole >= _LINE_SHARE
+    ]
+    if not rows:
+        return ""
+    caption = f"Lines of {process.name} with the most time, calls included"
+    shown = table(("line", "share", "function", "stage"), rows, caption)
+    return f"<details><summary>By line of code</summary>{shown}</details>"
+
+
+def process_table(session: Session, found: Mapping[int, Stages]) -> str:
+    """All processes: how long they lived, what they took, what they did.
+
+    Args:
+        found: stages by pid.
+    """
+    used = [
+        stage for stage in STAGES if any(one.share(stage) >= MIN_SHARE for one in found.values())
+    ]
+    rows: list[Sequence[str]] = []
+    for process in session.processes:
+        seconds = max(1e-9, process.duration_ns / 1e9)
+        peak = max((period.resident for period in process.periods), default=0)
+        one = found.get(process.pid)
+        has_samples = one is not None and one.total.samples > 0
+        rows.append(
+            (
+                escaped(process.name),
+                str(process.pid),
+                f"{(process.start_ns - session.start_ns) / 1e9:,.1f} s",
+                f"{seconds:,.1f} s",
+                escaped(process.state),
+                f"{process.cpu_ns / 1e9 / seconds:.2f}" if process.periods else "",
+                f"{peak / 1e6:,.0f} MB" if peak else "",
+                *(f"{one.share(stage):.0%}" if one and has_samples else "" for stage in used),
+            )
+        )
+    headings = ("process", "pid", "start", "lived", "state", "cores", "memory", *used)
+    return table(headings, rows, "All processes, and the share of each stage in their main threads")
+
+
+def slowest_table(found: LockstepWaste) -> str:
+    """How often each worker was the one that the others waited for."""
+    rows = [
+        (escaped(name), f"{times:,}", percent(times / found.num_steps))
+        for name, times in sorted(found.times_slowest.items(), key=lambda item: -item[1])
+    ]
+    return table(("worker", "steps", "share"), rows, "In how many steps each was the slowest")
+
+
+def diagnosis(one: Any, number: int) -> str:
+    """A card: what it is, how sure that is, what it would bring, why, and what to do."""
+    gain = "" if one.gain is None else f'<span class="gain">about {one.gain:.1f}× faster</span>'
+    evidence = "".join(f"<li>{prose(sentence)}</li>" for sentence in one.evidence)
+    return f"""<article class="card diagnosis" aria-labelledby="diagnosis-{number}">
+<h3 id="diagnosis-{number}">{escaped(one.title)}</h3>
+<p class="badges">{gain}<span>confidence {one.confidence:.0%}</span>
+<span>{escaped(one.rule)}</span></p>
+<ul>{evidence}</ul>
+<p>{prose(one.advice)}</p>
+<p class="verify"><span>See whether it helped:</span> <code>{escaped(one.verify)}</code></p>
+</article>"""

@@ -1,0 +1,614 @@
+"""Real threads, seen by the sampler of their process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+
+import pytest
+
+from hotloop.profiler.collect import sampler
+from hotloop.profiler.session import Process
+from tests.profiler.programs import record, run, write
+
+
+def share(process: Process, thread: int, path: tuple[str, ...], what: str) -> float:
+    """Of the time that a thread was seen in a path of spans."""
+    rows = [one for one in process.samples if (one.thread, one.path) == (thread, path)]
+    elapsed = sum(one.elapsed_ns for one in rows)
+    return sum(getattr(one, what) for one in rows) / elapsed
+
+
+def test_threads_that_spin_and_threads_that_sleep(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import threading, time
+        import numpy
+        from hotloop.timing import span
+
+        numbers = {}
+
+        def sleep():
+            numbers["sleep"] = threading.get_native_id()
+            with span("nap"):
+                time.sleep(1.5)
+
+        def spin():
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                sum(range(100))
+
+        other = threading.Thread(target=sleep)
+        other.start()
+        with span("work"):
+            spin()
+        other.join()
+        print(numbers["sleep"])
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert done.stderr == ""
+    (process,) = session.processes
+    sleeper = int(done.stdout)
+    assert {(one.thread, one.path) for one in process.samples} >= {
+        (process.pid, ("work",)),
+        (sleeper, ("nap",)),
+    }
+    on_core = share(process, process.pid, ("work",), "on_core_ns")
+    queued = share(process, process.pid, ("work",), "queued_ns")
+    # Others may have the cores; what the thread never does is block, but for the lock of Python.
+    assert on_core > 0.2
+    assert on_core + queued > 0.7
+    assert share(process, sleeper, ("nap",), "on_core_ns") < 0.05
+    assert share(process, sleeper, ("nap",), "queued_ns") < 0.05
+    # All of the time is accounted for.
+    elapsed = sum(one.elapsed_ns for one in process.samples if one.path == ("work",))
+    assert elapsed == pytest.approx(process.tree.find("work").total_ns, rel=0.1)
+    spun = [
+        process.stacks[one.stack]
+        for one in process.samples
+        if one.path == ("work",) and process.stacks[one.stack].frames[-1].function == "spin"
+    ]
+    assert spun
+    # From the script's first frame on: nothing of what runs it.
+    assert [one.function for one in spun[0].frames] == ["<module>", "spin"]
+    assert spun[0].frames[0].file == str(script)
+    assert spun[0].lines[0] == 20
+    assert {stack.lines[1] for stack in spun} <= {14, 15}
+    # What the sampler took, and what the kernel knows.
+    assert 0 < process.own_ns < 0.2 * process.duration_ns
+    assert {one.number for one in process.threads} >= {process.pid}
+    last = process.periods[-1]
+    assert last.spans["work",][0] == 1
+    assert sum(last.by_stack.values()) == sum(last.by_path.values())
+    assert last.resident > 1_000_000
+    assert process.cpu_ns > 0.2e9
+
+
+def test_threads_that_follow_one_another_are_told_apart(tmp_path) -> None:
+    """Python uses a thread's `ident` again for the next one."""
+    script = write(
+        tmp_path,
+        """
+        import threading, time
+
+        numbers = []
+
+        def spin():
+            numbers.append(threading.get_native_id())
+            end = time.monotonic() + 0.06
+            while time.monotonic() < end:
+                pass
+
+        for _ in range(12):
+            one = threading.Thread(target=spin)
+            one.start()
+            one.join()
+        print(numbers)
+        """,
+    )
+    done, session = record(tmp_path, str(script), interval_s=0.005)
+    numbers = set(json.loads(done.stdout))
+    (process,) = session.processes
+    seen = {one.thread for one in process.samples} - {process.pid}
+    assert seen - {0} <= numbers  # 0: one that is just being started
+    assert len(seen) >= 9
+    for thread in seen:
+        elapsed = sum(one.elapsed_ns for one in process.samples if one.thread == thread)
+        assert elapsed < 0.5e9
+
+
+def test_a_fork_has_samples_of_its_own(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import os, sys, time
+        import numpy
+        from hotloop.timing import span
+
+        def spin(seconds):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                pass
+
+        with span("before"):
+            spin(1.2)
+        children = []
+        for _ in range(2):
+            pid = os.fork()
+            if pid == 0:
+                with span("in child"):
+                    spin(1.3)
+                sys.exit(0)
+            children.append(pid)
+        quick = [os.fork() for _ in range(1)]
+        if quick[0] == 0:
+            os.execv("/bin/true", ["true"])
+        with span("after"):
+            for pid in children + quick:
+                os.waitpid(pid, 0)
+        print(*children)
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert done.stderr == ""
+    assert session.problems == []
+    children = [int(pid) for pid in done.stdout.split()]
+    by_pid = {one.pid: one for one in session.processes}
+    # What was replaced at once has left nothing.
+    assert set(by_pid) == {session.main.pid, *children}
+    for pid in children:
+        child = by_pid[pid]
+        assert {path for path, _ in child.tree.walk()} == {("in child",)}
+        elapsed = sum(one.elapsed_ns for one in child.samples if one.path == ("in child",))
+        assert elapsed == pytest.approx(1.3e9, rel=0.2)
+        assert {one.thread for one in child.samples} == {pid}
+        assert child.parent_pid == session.main.pid
+    ends = [period.end_ns for period in session.main.periods]
+    assert ends == sorted(set(ends))
+    paths = {one.path for one in session.main.samples}
+    assert {("before",), ("after",)} <= paths
+    assert ("in child",) not in paths
+
+
+def test_many_forks_do_not_keep_the_sampler_from_looking(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import os, time
+        end = time.monotonic() + 1.2
+        n = 0
+        while time.monotonic() < end:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+            n += 1
+        print(n)
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert int(done.stdout) > 20
+    assert len(session.processes) == 1
+    assert sum(one.elapsed_ns for one in session.main.samples) > 0.8e9
+    assert sum(one.count for one in session.main.samples) > 30
+
+
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_a_program_that_waits_for_all_of_its_threads(tmp_path, pure) -> None:
+    script = write(
+        tmp_path,
+        """
+        import threading, time
+        time.sleep(0.3)
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread():
+                thread.join()
+        while threading.active_count() > 1:
+            time.sleep(0.01)
+        """,
+    )
+    done, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING=pure)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sum(one.count for one in session.main.samples) > 5
+
+
+def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
+    """The sampler is the same afterwards, once, and told of nowhere."""
+    script = write(
+        tmp_path,
+        """
+        import os, threading, time
+
+        def fork():
+            for _ in range(20):
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+
+        threads = [threading.Thread(target=fork) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        names = []
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/comm") as file:
+                names.append(file.read().strip())
+        print(sorted(name for name in names if name.startswith("hotloop")))
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            sum(range(1000))
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("hotloop-sampler") == 1
+    assert done.stdout.count("hotloop-ticks") <= 1
+    assert done.stderr == ""
+    assert sum(one.count for one in session.main.samples) > 50
+
+
+def test_a_program_that_closes_what_it_does_not_know(tmp_path) -> None:
+    """As a daemon does: what gets our descriptors' numbers stays as the program made it."""
+    script = write(
+        tmp_path,
+        """
+        import os, sys, time
+        from hotloop.timing import span
+
+        def work(name, seconds):
+            with span(name):
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    sum(range(1000))
+
+        work("before", 1.5)
+        os.closerange(3, 256)
+        files = [open(f"own-{number}", "wb+", buffering=0) for number in range(64)]
+        work("after", 1.5)
+        for file in files:
+            file.write(b"x")
+            file.seek(0)
+            assert file.read() == b"x"
+        print("done")
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert done.stderr.count("has closed its descriptor") == 1
+    assert {path for path, _ in session.main.tree.walk()} == {("before",), ("after",)}
+    assert session.main.tree.find("before").count == 1
+
+
+def test_a_full_disk_is_warned_of_once_and_the_program_goes_on(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import os, time
+        from hotloop.profiler.collect import processes
+
+        # The file that is open, and those to come.
+        full = os.open("/dev/full", os.O_WRONLY)
+        file = capture._capture._sampler._file
+        os.dup2(full, file.number())
+        file._identity = file._look()
+        opened = os.open
+        os.open = lambda path, *rest: (
+            os.dup(full) if str(path).endswith(".samples.jsonl") else opened(path, *rest)
+        )
+        time.sleep(2.4)
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(1.3)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        print("done")
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    # This process's, once, and its child's.
+    assert done.stderr.count("No space left on device") == 2
+    assert "free some space" in done.stderr
+    assert session.main.periods == []
+    assert session.main.state == "complete"
+
+
+def test_no_room_from_the_start(tmp_path) -> None:
+    script = write(tmp_path, "print('done')")
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile" / "timing").write_text("a file")
+    settings = {"directory": str(tmp_path / "profile"), "interval_s": 0.01, "hooks": True}
+    import sys
+
+    command = [sys.executable, "-W", "error::UserWarning", "-m", "hotloop.profiler.collect.script"]
+    done = run([*command, json.dumps(settings), str(script)], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert "expected to record timings" in done.stderr
+    assert "expected to write samples" in done.stderr
+
+
+def test_what_a_program_drops_is_gone(tmp_path) -> None:
+    """The sampler looks at frames, which hold all that is in their variables."""
+    script = write(
+        tmp_path,
+        """
+        import gc, time, weakref
+
+        class Thing:
+            pass
+
+        def work():
+            thing = Thing()
+            sum(range(2000))
+            return weakref.ref(thing)
+
+        gc.disable()
+        end = time.monotonic() + 1.0
+        dropped = []
+        while time.monotonic() < end:
+            dropped.append(work())
+        time.sleep(0.1)
+        print(sum(one() is not None for one in dropped), len(dropped))
+        """,
+    )
+    done, _ = record(tmp_path, str(script), interval_s=0.001)
+    kept, total = map(int, done.stdout.split())
+    assert total > 1000
+    assert kept == 0
+
+
+def test_a_program_without_numpy_does_not_get_it(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import sys, time
+        time.sleep(1.3)
+        print("numpy" in sys.modules)
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert done.stdout == "False\n"
+    assert len(session.main.periods) >= 1
+    assert session.main.periods[-1].spans == {}
+
+
+def test_a_recording_that_ends_before_a_line_is_written_is_found(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        f"""
+        import time
+        from hotloop import timing
+
+        timing.start({str(tmp_path / "run")!r}, "learner")
+        with timing.span("short"):
+            time.sleep(0.3)
+        timing.stop()
+        """,
+    )
+    _, session = record(tmp_path, str(script))
+    assert session.main.tree.find("short").count == 1
+
+
+@pytest.mark.skipif(sampler._ticker is None, reason="a thread beside the program looks")
+def test_time_is_told_where_it_went(tmp_path) -> None:
+    """In Python, in long calls that keep the GIL, in short ones that don't: by its own clock."""
+    script = write(
+        tmp_path,
+        """
+        import json, time, zlib
+
+        data = bytes(range(256)) * 100
+        spent = {}
+
+        def spin():
+            x = 0
+            for i in range(40_000):
+                x += i * i
+
+        def nested(depth=60):
+            return nested(depth - 1) if depth else None
+
+        def calls():
+            for _ in range(500):
+                nested()
+
+        def keeps():
+            sum(range(400_000))
+
+        def lets_go():
+            for _ in range(20):
+                zlib.crc32(data)
+            zlib.compress(data * 4, 1)
+
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            for f in (spin, calls, keeps, lets_go):
+                began = time.monotonic()
+                f()
+                spent[f.__name__] = spent.get(f.__name__, 0) + time.monotonic() - began
+        print(json.dumps(spent))
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert done.stderr == ""
+    spent = json.loads(done.stdout)
+    seen = dict.fromkeys(spent, 0)
+    (process,) = session.processes
+    for one in process.samples:
+        names = [frame.function for frame in process.stacks[one.stack].frames]
+        for name in set(names) & set(spent):
+            seen[name] += one.elapsed_ns
+    for name, own_s in spent.items():
+        share = own_s / sum(spent.values())
+        assert seen[name] / sum(seen.values()) == pytest.approx(share, abs=0.06), (seen, spent)
+    # A core's share, its own and what it has the program do.
+    assert process.own_ns < 0.02 * process.duration_ns
+
+
+def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import time
+        from hotloop.timing import span
+
+        def spin():
+            end = time.monotonic() + 1.0
+            while time.monotonic() < end:
+                sum(range(100))
+
+        with span("work"):
+            spin()
+        with span("nap"):
+            time.sleep(1.0)
+        """,
+    )
+    done, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING="1")
+    assert done.stderr == ""
+    (process,) = session.processes
+    elapsed = dict.fromkeys([("work",), ("nap",)], 0)
+    for one in process.samples:
+        if one.path in elapsed:
+            elapsed[one.path] += one.elapsed_ns
+    assert elapsed["work",] == pytest.approx(1e9, rel=0.2)
+    assert elapsed["nap",] == pytest.approx(1e9, rel=0.2)
+    leaves = {
+        process.stacks[one.stack].frames[-1].function
+        for one in process.samples
+        if one.path == ("work",)
+    }
+    assert leaves == {"spin"}
+
+
+@pytest.mark.skipif(sampler._ticker is None, reason="a thread beside the program looks")
+def test_who_does_not_run_is_not_looked_at_again(tmp_path) -> None:
+    """A process that sleeps costs next to nothing, and all of its time is told."""
+    script = write(
+        tmp_path,
+        """
+        import time
+        for _ in range(3):
+            time.sleep(0.9)
+        """,
+    )
+    _, session = record(tmp_path, str(script))
+    (process,) = session.processes
+    asleep = [one for one in process.samples if process.stacks[one.stack].lines[-1] == 3]
+    assert sum(one.elapsed_ns for one in asleep) == pytest.approx(2.7e9, rel=0.05)
+    assert 80 < sum(one.count for one in asleep) < 400
+    assert sum(one.on_core_ns for one in asleep) < 0.05e9
+    # In each period, not when it wakes.
+    assert all(sum(period.by_stack.values()) > 10 for period in process.periods[:-1])
+    # Some 0.5 % on an idle machine, three times that on a loaded one.
+    assert process.own_ns < 0.05 * process.duration_ns
+
+
+@pytest.mark.skipif(sampler._ticker is None, reason="a thread beside the program looks")
+def test_a_function_that_has_just_begun_has_taken_no_time(tmp_path) -> None:
+    """A call of C that no instruction looks after, here an operator, ends before the next call."""
+    script = write(
+        tmp_path,
+        """
+        import time
+
+        numbers = list(range(200_000))
+
+        def nothing():
+            pass
+
+        def multiply():
+            x = numbers * 8
+            del x
+            nothing()
+
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            multiply()
+        """,
+    )
+    _, session = record(tmp_path, str(script))
+    (process,) = session.processes
+    seen: dict[str, int] = {}
+    for one in process.samples:
+        leaf = process.stacks[one.stack].frames[-1].function
+        seen[leaf] = seen.get(leaf, 0) + one.count
+    assert seen["multiply"] > 0.8 * sum(seen.values())
+    assert seen.get("nothing", 0) <= 2
+
+
+def test_the_main_thread_is_seen_while_it_waits_and_while_others_work(tmp_path) -> None:
+    script = write(
+        tmp_path,
+        """
+        import threading, time
+
+        def spin():
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                pass
+
+        other = threading.Thread(target=spin)
+        other.start()
+        other.join()
+        time.sleep(0.5)
+        """,
+    )
+    _, session = record(tmp_path, str(script))
+    (process,) = session.processes
+    of_main = [one for one in process.samples if one.thread == process.pid]
+    of_other = [one for one in process.samples if one.thread != process.pid]
+    assert sum(one.elapsed_ns for one in of_main) == pytest.approx(2.0e9, rel=0.15)
+    assert sum(one.on_core_ns for one in of_main) < 0.2e9
+    assert sum(one.elapsed_ns for one in of_other) == pytest.approx(1.5e9, rel=0.15)
+    leaves = {process.stacks[one.stack].frames[-1].function for one in of_other if one.count > 2}
+    assert leaves == {"spin"}
+
+
+def test_a_line_is_written_about_once_a_second(tmp_path) -> None:
+    """Also after the first, which takes long, since it loads what it needs."""
+    script = write(
+        tmp_path,
+        """
+        import time
+        import numpy
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            numpy.ones(10).sum()
+        """,
+    )
+    _, session = record(tmp_path, str(script))
+    ends = [period.end_ns for period in session.main.periods]
+    assert len(ends) >= 4
+    assert max(b - a for a, b in itertools.pairwise(ends)) < 2.5e9
+
+
+@pytest.mark.skipif(sampler._ticker is None, reason="a thread beside the program looks")
+def test_each_sampler_counts_its_own_cost(tmp_path) -> None:
+    """A forked child's begins with what its parent's has left in memory."""
+    script = write(
+        tmp_path,
+        """
+        import os, threading, time
+        from hotloop import timing
+        from hotloop.profiler.collect import _ticker
+
+        def cost():
+            _ticker.begin([], 0.01, threading.main_thread().ident, os.getpid())
+            before = _ticker.cost_ns()
+            _ticker.start()
+            time.sleep(0.2)
+            _ticker.stop()
+            after = _ticker.cost_ns()
+            _ticker.end()
+            return before, after > 0
+
+        print(cost(), cost())
+        """,
+    )
+    done = run([sys.executable, str(script)], tmp_path)
+    assert (done.stdout, done.stderr) == ("(0, True) (0, True)\n", "")

@@ -1,0 +1,786 @@
+"""Each rule on evidence made by hand, for it and against it; gains worked out beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hotloop.profiler.diagnose import (
+    Evidence,
+    bound,
+    diagnose,
+    environments,
+    networks,
+    over_time,
+    pipeline,
+    python_code,
+    replay,
+    threads,
+)
+from hotloop.profiler.diagnose import source as sources
+from hotloop.profiler.diagnose.series import kendall, theil_sen
+from hotloop.profiler.render.text import diagnosis_lines
+from hotloop.profiler.session import Session, Stack, ThreadTimes
+from tests.profiler.sessions import ns, period, process, seen, session, span
+
+TORCH = "/x/lib/python3.11/site-packages/torch"
+OMEGACONF = "/x/lib/python3.11/site-packages/omegaconf/dictconfig.py"
+QUEUES = "/usr/lib/python3.11/multiprocessing/queues.py"
+
+
+def look(rule, *processes, **fields):
+    return rule(Evidence(session(*processes, **fields)))
+
+
+def every(name, count, each_s, *, took_s, start_s=0.0):
+    """`count` spans, one each `each_s`."""
+    return [span(name, start_s + i * each_s, start_s + i * each_s + took_s) for i in range(count)]
+
+
+def with_first_lines(one, first_lines):
+    """The same with functions beginning at their own lines, by name."""
+    one.stacks = [
+        Stack(
+            tuple(
+                frame._replace(first_line=first_lines.get(frame.function, frame.first_line))
+                for frame in stack.frames
+            ),
+            stack.lines,
+        )
+        for stack in one.stacks
+    ]
+    return one
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Writes a script and returns its path."""
+
+    def write(text):
+        path = tmp_path / f"script{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+# --- environments ---------------------------------------------------------------------------------
+
+
+def stepping(took_s, num_steps=100, **fields):
+    spans = every("env_step", num_steps, 0.1, took_s=took_s)
+    samples = [seen("step (env.py:3)", path="env_step", elapsed_s=took_s * num_steps, on_core_s=8)]
+    fields = {"cores": 4, "facts": {"num_envs": 4.0}} | fields
+    return process(spans=spans, samples=samples, **fields)
+
+
+def test_environment_bound():
+    found = look(environments.environment_bound, stepping(0.08))
+    # 8 s of 10 in steps; less 0.2 ms each for sending, three quarters go: 5.985 s.
+    assert found.rule == "environment-bound"
+    assert found.gain == pytest.approx(10 / (10 - 5.985))
+    assert found.evidence[0].startswith("80%")
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        [stepping(0.04)],  # less than half of the time
+        [stepping(0.08, cores=1)],  # no other core
+        [stepping(0.08, periods=[period(10.0, cpu_s=39.0)])],  # all of them at work
+        [stepping(0.08), process("worker-0", role="worker", pid=2, spans=[span("env_step", 0, 1)])],
+        [process(spans=every("env_step", 1000, 0.0003, took_s=0.0003), end_s=0.31, cores=4)],
+    ],
+    ids=["little", "one core", "no core left", "workers", "fast steps"],
+)
+def test_not_environment_bound(processes):
+    assert look(environments.environment_bound, *processes) is None
+
+
+def lockstep(own_s, num_steps=50, took_s=0.1):
+    """`own_s(step, worker)` of four workers whose parent steps them every 0.2 s."""
+    main = process(spans=every("vector_step", num_steps, 0.2, took_s=took_s))
+    workers = [
+        process(
+            f"worker-{number}",
+            role="worker",
+            pid=200 + number,
+            spans=[
+                span("env_step", step * 0.2 + 0.001, step * 0.2 + 0.001 + own_s(step, number))
+                for step in range(num_steps)
+            ],
+        )
+        for number in range(4)
+    ]
+    return main, *workers
+
+
+def test_stragglers():
+    # Of four workers one takes 90 ms, by turns, the others 10: slowest 4.5 s, mean 0.03 · 50 = 1.5.
+    found = look(
+        environments.stragglers, *lockstep(lambda step, i: 0.09 if step % 4 == i else 0.01)
+    )
+    assert found.rule == "lockstep-stragglers"
+    assert found.gain == pytest.approx(10 / 7, rel=1e-6)
+    assert "12.0 s of the processes' time" in found.evidence[2]
+
+
+@pytest.mark.parametrize("own_s", [lambda step, i: 0.09, lambda step, i: 0.07 + 0.005 * i])
+def test_no_stragglers(own_s):
+    assert look(environments.stragglers, *lockstep(own_s)) is None
+
+
+def test_transfer():
+    # A vector step takes 100 ms, 1 ms of it the environments': one after another, 4 · 50 · 1 ms.
+    found = look(environments.transfer, *lockstep(lambda step, i: 0.001))
+    assert found.rule == "transfer-dearer-than-step"
+    assert found.gain == pytest.approx(10 / (10 - 4.8), rel=0.02)
+
+
+def test_transfer_is_worth_it():
+    assert look(environments.transfer, *lockstep(lambda step, i: 0.09)) is None
+    # Dearer than a step of 20 ms, yet four one after another would take 80 of the 60.
+    assert look(environments.transfer, *lockstep(lambda step, i: 0.02, took_s=0.06)) is None
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def crowded(on_core_s, queued_s):
+    return process(
+        cores=2,
+        spans=every("backward", 1000, 0.01, took_s=0.001),
+        samples=[seen("f (a.py:1)", path="update", elapsed_s=10, on_core_s=7, queued_s=queued_s)],
+        threads=[ThreadTimes(100, "python", ns(7), ns(queued_s))]
+        + [ThreadTimes(n, "python", ns(on_core_s), 0) for n in range(101, 105)],
+        facts={"torch_threads": 4.0},
+    )
+
+
+def test_too_many_threads():
+    found = look(threads.too_many_threads, crowded(on_core_s=3, queued_s=3))
+    assert found.rule == "too-many-threads"
+    assert found.gain == pytest.approx(10 / 7)
+    assert found.confidence == 0.8
+    assert "torch uses 4 threads an operation" in found.evidence
+
+
+def test_threads_that_spin_cost_an_unknown_time():
+    found = look(threads.too_many_threads, crowded(on_core_s=3, queued_s=0.1))
+    assert found.gain is None
+    assert found.confidence == 0.5
+
+
+def test_idle_threads():
+    assert look(threads.too_many_threads, crowded(on_core_s=0.1, queued_s=3)) is None
+
+
+def queued(queued_s, cpu_s):
+    return process(
+        cores=2,
+        samples=[seen("f (a.py:1)", elapsed_s=10, on_core_s=10 - queued_s, queued_s=queued_s)],
+        periods=[period(10.0, cpu_s=cpu_s)],
+    )
+
+
+def test_others_have_the_cores():
+    found = look(threads.cores_taken, queued(4, cpu_s=6))
+    assert found.rule == "cores-taken"
+    assert found.gain == pytest.approx(10 / 6)
+    assert "queued for a core for 40% of its time" in found.evidence[0]
+
+
+@pytest.mark.parametrize(
+    "main", [queued(3, cpu_s=7), queued(4, cpu_s=14)], ids=["mostly there", "its own processes"]
+)
+def test_others_do_not_have_the_cores(main):
+    assert look(threads.cores_taken, main) is None
+
+
+def alone(env_s, update_s, *, cpu_s=10.0, cores=4):
+    return process(
+        cores=cores,
+        samples=[
+            seen("f (a.py:1)", path="env_step", elapsed_s=env_s, on_core_s=env_s),
+            seen("f (a.py:2)", path="update", elapsed_s=update_s, on_core_s=update_s),
+        ],
+        periods=[period(10.0, cpu_s=cpu_s)],
+    )
+
+
+def test_pegged_core():
+    found = look(threads.pegged_core, alone(4, 6))
+    assert found.rule == "pegged-core"
+    assert found.gain == pytest.approx(10 / (10 - 3.2))
+
+
+@pytest.mark.parametrize(
+    "main",
+    [alone(2, 8), alone(4, 6, cpu_s=15), alone(4, 6, cores=1), alone(2, 3)],
+    ids=["all one thing", "others work", "one core", "idle"],
+)
+def test_no_pegged_core(main):
+    assert look(threads.pegged_core, main) is None
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+def drawing(per_draw_s):
+    """Twelve seconds, a hundred draws in each."""
+    periods, total = [], 0.0
+    for k in range(12):
+        total += 100 * per_draw_s(k)
+        periods.append(period(k + 1.0, spans={"replay_sample": (100 * (k + 1), total)}))
+    return process(end_s=12.0, periods=periods)
+
+
+def test_replay_grows():
+    # 1 ms and 5 µs for each that was drawn before, mid-period: 1.25 ms to 6.75. 4.8 s, of which
+    # 12 · 0.1 s are the constant part.
+    found = look(replay.sampling_grows, drawing(lambda k: 1e-3 + 5e-6 * (100 * k + 50)))
+    assert found.rule == "replay-grows"
+    assert found.gain == pytest.approx(12 / (12 - 3.6), rel=1e-6)
+    assert found.evidence[0] == "drawing a batch takes 40% of the time"
+
+
+@pytest.mark.parametrize(
+    "per_draw_s",
+    [
+        lambda k: 5e-3,
+        lambda k: 4e-3 if k % 2 else 8e-3,
+        lambda k: 1e-5 + 1e-5 * k,
+        lambda k: 7e-3 * (1 + 0.04 * k),
+    ],
+    ids=["constant", "noise", "little", "a tree's"],
+)
+def test_replay_does_not_grow(per_draw_s):
+    assert look(replay.sampling_grows, drawing(per_draw_s)) is None
+
+
+def own_buffer(draw_s):
+    """A script's own buffer, of which samples alone tell, 12 s of it.
+
+    Every iteration takes 9 ms, and `draw_s(iteration)` for drawing.
+    """
+    in_replay, clock, iteration = [0.0] * 13, 0.0, 0
+    while clock < 12:
+        in_replay[int(clock)] += draw_s(iteration)
+        clock += 0.009 + draw_s(iteration)
+        iteration += 1
+    stacks = ("<module> (train.py:9)", "ReplayBuffer.sample (train.py:3)")
+    main = process(
+        end_s=12.0,
+        samples=[
+            seen(*stacks, elapsed_s=sum(in_replay), on_core_s=sum(in_replay)),
+            seen(stacks[0], elapsed_s=12 - sum(in_replay), on_core_s=1),
+        ],
+    )
+    main.periods = [
+        period(k + 1.0)._replace(by_stack={0: round(1000 * s), 1: 1000 - round(1000 * s)})
+        for k, s in enumerate(in_replay[:12])
+    ]
+    return main, sum(in_replay), iteration
+
+
+def test_own_buffer_grows():
+    main, drawing_s, iterations = own_buffer(lambda i: 1e-3 + 20e-6 * i)
+    found = look(replay.sampling_grows, main)
+    assert found.rule == "replay-grows"
+    # A millisecond a draw would stay.
+    assert found.gain == pytest.approx(12 / (12 - drawing_s + 1e-3 * iterations), rel=0.05)
+
+
+def test_own_buffer_does_not_grow():
+    main, _, _ = own_buffer(lambda i: 5e-3 + 1e-3 * (i % 3))
+    assert look(replay.sampling_grows, main) is None
+
+
+# --- Python ---------------------------------------------------------------------------------------
+
+LOGS = """\
+import logging
+log = logging.getLogger("x")
+def learn(values):
+    log.debug(f"values {values}")
+    log.debug("values %s", values)
+    log.info(
+        "pulls {}".format(values)
+    )
+    log.debug("nothing to fill in")
+"""
+
+
+def at_line(file, line, elapsed_s, *inner):
+    return process(
+        samples=[
+            seen(f"<module> ({file}:99)", elapsed_s=10 - elapsed_s, on_core_s=5),
+            seen(
+                f"<module> ({file}:99)",
+                f"learn ({file}:{line})",
+                *inner,
+                elapsed_s=elapsed_s,
+                on_core_s=elapsed_s,
+            ),
+        ]
+    )
+
+
+@pytest.mark.parametrize("line", [4, 6, 7])
+def test_eager_messages(script, line):
+    found = look(python_code.logging, at_line(script(LOGS), line, 3))
+    assert found.rule == "logging"
+    # What stays is quicker by a third of what goes.
+    assert found.gain == pytest.approx(1 / (1 - 0.95 * 0.3) / (1 - 0.95 * 0.1))
+    assert "formatted whether anybody reads them" in found.title
+
+
+@pytest.mark.parametrize(("line", "elapsed_s"), [(5, 3), (9, 3), (4, 0.5)])
+def test_lazy_messages(script, line, elapsed_s):
+    assert look(python_code.logging, at_line(script(LOGS), line, elapsed_s)) is None
+
+
+PRINTS = """\
+def learn(values, model):
+    print("values", round(values.mean(), 2))
+    print(evaluate(model))
+    print(sum(x * x for x in values))
+"""
+
+
+def test_prints(script):
+    file = script(PRINTS)
+    assert look(python_code.logging, at_line(file, 2, 3)).rule == "logging"
+    # What is called to be printed is work of its own.
+    assert look(python_code.logging, at_line(file, 3, 3)) is None
+    assert look(python_code.logging, at_line(file, 4, 3)) is None
+    step = "CartPoleEnv.step (/lib/site-packages/gymnasium/envs/cartpole.py:150)"
+    assert look(python_code.logging, at_line(file, 2, 3, step)) is None
+
+
+def test_messages_that_are_written(script):
+    emit = "StreamHandler.emit (/usr/lib/python3.11/logging/__init__.py:1100)"
+    found = look(python_code.logging, at_line(script(LOGS), 5, 3, emit))
+    assert found.title == "logging takes a large part of the loop"
+
+
+def test_configuration_objects():
+    found = look(
+        python_code.configuration,
+        at_line("agent.py", 7, 5, f"DictConfig.__getitem__ ({OMEGACONF}:370)"),
+    )
+    assert found.rule == "configuration-objects"
+    assert found.gain == pytest.approx(1 / (1 - 0.97 * 0.5) / (1 - 0.97 * 0.5 / 3))
+    assert found.evidence == ("50% of the time is spent within them: 50% at agent.py:7 in learn",)
+
+
+def test_hydra_only_calls_the_program():
+    hydra = "/x/site-packages/hydra/main.py"
+    main = process(samples=[seen(f"decorated_main ({hydra}:94)", "f (a.py:1)", elapsed_s=10)])
+    assert look(python_code.configuration, main) is None
+    little = at_line("agent.py", 7, 0.5, f"DictConfig.__getitem__ ({OMEGACONF}:370)")
+    assert look(python_code.configuration, little) is None
+
+
+ARGMAX = """\
+import numpy as np
+def learn(self):
+    values = np.array(list(self.values.values()))
+    best = np.argwhere(values == np.max(values)).flatten().tolist()
+    return np.random.choice(best) if len(best) > 1 else best[0]
+def total(values):
+    return sum(values)
+"""
+
+
+def test_argmax_of_lists(script):
+    file = script(ARGMAX)
+    found = look(python_code.hot_function, with_first_lines(at_line(file, 4, 3), {"learn": 2}))
+    assert found.rule == "slow-argmax"
+    assert found.gain == pytest.approx(1 / (1 - 0.9 * 0.3) / (1 - 0.9 * 0.1))
+
+
+def test_hot_function(script):
+    file = script(ARGMAX)
+    hot = with_first_lines(at_line(file, 7, 7), {"learn": 6})
+    found = look(python_code.hot_function, hot)
+    assert (found.rule, found.gain) == ("hot-function", None)
+    assert "3.3 times as fast if it cost nothing" in found.evidence[2]
+    warm = with_first_lines(at_line(file, 7, 3), {"learn": 6})
+    assert look(python_code.hot_function, warm) is None
+    cool = with_first_lines(at_line(file, 4, 0.5), {"learn": 2})
+    assert look(python_code.hot_function, cool) is None
+
+
+def test_what_a_worker_was_given_is_its_loop(script):
+    file = script(ARGMAX)
+    pool = "_process_worker (/usr/lib/python3.11/concurrent/futures/process.py:250)"
+    stack = [f"<module> ({file}:99)", pool, f"learn ({file}:7)"]
+    loop = with_first_lines(process(samples=[seen(*stack, elapsed_s=9, on_core_s=9)]), {"learn": 6})
+    assert look(python_code.hot_function, loop) is None
+    stack.insert(2, f"play ({file}:98)")
+    hot = with_first_lines(process(samples=[seen(*stack, elapsed_s=9, on_core_s=9)]), {"learn": 6})
+    assert look(python_code.hot_function, hot).rule == "hot-function"
+
+
+# --- networks -------------------------------------------------------------------------------------
+
+
+def acting(elapsed_s, steps_per_call):
+    calls = every("act", 1000, 0.01, took_s=elapsed_s / 1000)
+    steps = every("env_step", 1000 * steps_per_call, 0.01 / steps_per_call, took_s=0.0001)
+    return process(
+        spans=calls + steps,
+        samples=[
+            seen("f (a.py:1)", path="act", elapsed_s=elapsed_s, on_core_s=elapsed_s),
+            seen("f (a.py:2)", elapsed_s=10 - elapsed_s, on_core_s=10 - elapsed_s),
+        ],
+    )
+
+
+def test_tiny_batches():
+    found = look(networks.tiny_batches, acting(5, 1))
+    assert found.rule == "tiny-batches"
+    assert found.gain == pytest.approx(10 / (10 - 5 * (1 - 1.3 / 8)))
+
+
+@pytest.mark.parametrize(("elapsed_s", "steps_per_call"), [(2, 1), (5, 4)])
+def test_no_tiny_batches(elapsed_s, steps_per_call):
+    assert look(networks.tiny_batches, acting(elapsed_s, steps_per_call)) is None
+
+
+UPDATE = """\
+import torch
+def update(self):
+    for i in range(256):
+        self.priorities[i] = self.error[i].item()
+    for i in range(256):
+        self.target[i] = self.reward[i] + self.value[i].max()
+    self.loss.backward()
+def loop(self):
+    for _ in range(1000):
+        self.loss.backward()
+        self.total = self.total + self.reward
+"""
+
+
+def updating(file, line, elapsed_s, *inner, function="update"):
+    return process(
+        samples=[
+            seen(
+                f"<module> ({file}:99)",
+                f"{function} ({file}:{7 if function == 'update' else 10})",
+                f"backward ({TORCH}/_tensor.py:500)",
+                path="backward",
+                elapsed_s=10 - elapsed_s,
+                on_core_s=10 - elapsed_s,
+            ),
+            seen(
+                f"<module> ({file}:99)",
+                f"{function} ({file}:{line})",
+                *inner,
+                elapsed_s=elapsed_s,
+                on_core_s=elapsed_s,
+            ),
+        ]
+    )
+
+
+def test_host_syncs(script):
+    found = look(networks.host_syncs, updating(script(UPDATE), 4, 4))
+    assert found.rule == "host-sync"
+    assert found.gain == pytest.approx(1 / (1 - 0.95 * 0.4))
+    assert found.title == ".item() in the middle of the update"
+    assert found.evidence[1].endswith("in the loop from line 3 on")
+
+
+def test_a_sync_of_all_at_once_promises_nothing(script):
+    # All the arithmetic of the line counts as well.
+    text = UPDATE.replace("self.loss.backward()", "self.td = float(self.loss.mean())", 1)
+    found = look(networks.host_syncs, updating(script(text), 7, 4))
+    assert (found.rule, found.gain, found.confidence) == ("host-sync", None, 0.4)
+
+
+def test_no_host_syncs(script):
+    file = script(UPDATE)
+    assert look(networks.host_syncs, updating(file, 4, 0.5)) is None
+    assert look(networks.host_syncs, updating(file, 6, 4)) is None
+    # On the line, but in a function of torch's below it.
+    inside = f"Module.forward ({TORCH}/nn/modules/linear.py:100)"
+    assert look(networks.host_syncs, updating(file, 4, 4, inside)) is None
+    # Another library's `item`.
+    assert (
+        look(networks.host_syncs, updating(script(UPDATE.replace("torch", "math")), 4, 4)) is None
+    )
+
+
+def test_what_is_fetched_to_act_on_is_no_sync(script):
+    file = script("import torch\ndef collect(envs):\n    envs.step(policy().item())\n")
+    main = updating(file, 3, 4, function="collect")
+    # Learning goes on elsewhere; in `collect`, environments are stepped.
+    main.stacks[0] = Stack(
+        tuple(
+            f._replace(function=f.function.replace("collect", "learn")) for f in main.stacks[0][0]
+        ),
+        main.stacks[0].lines,
+    )
+    stepping = process(
+        samples=[seen(f"<module> ({file}:99)", f"collect ({file}:3)", path="env_step")]
+    )
+    main.samples += [stepping.samples[0]._replace(stack=len(main.stacks))]
+    main.stacks += stepping.stacks
+    assert look(networks.host_syncs, main) is None
+
+
+def test_tiny_operations(script):
+    found = look(networks.tiny_operations, updating(script(UPDATE), 6, 4))
+    assert found.rule == "tiny-operations"
+    assert found.gain == pytest.approx(1 / (1 - 0.95 * 0.4))
+
+
+def test_no_tiny_operations(script):
+    file = script(UPDATE)
+    assert look(networks.tiny_operations, updating(file, 6, 0.5)) is None
+    # What is taken out of tensors is the other rule's.
+    assert look(networks.tiny_operations, updating(file, 4, 4)) is None
+    # A loop in which there are backward passes is the training loop itself.
+    assert look(networks.tiny_operations, updating(file, 11, 4, function="loop")) is None
+
+
+def small_updates(backward_s, dispatch_s):
+    rest = 8 - dispatch_s
+    return process(
+        spans=every("backward", 1000, 0.01, took_s=backward_s),
+        samples=[
+            seen(f"adam ({TORCH}/optim/adam.py:400)", path="update", elapsed_s=dispatch_s),
+            seen(f"linear ({TORCH}/nn/functional.py:1)", path="update", elapsed_s=rest),
+            seen("f (a.py:2)", elapsed_s=2),
+        ],
+    )
+
+
+def test_launch_bound():
+    found = look(networks.launch_bound, small_updates(0.0005, 4))
+    assert found.rule == "launch-bound"
+    # Of what is not dispatch a third, and at 0.5 ms, 5/8 of the way down to 0.2, some of the rest.
+    assert found.gain == pytest.approx(10 / (10 - 4 - 4 * (1 / 3 + 5 / 8 * 1.7 / 3)))
+
+
+@pytest.mark.parametrize(("backward_s", "dispatch_s"), [(0.005, 4), (0.0005, 1)])
+def test_not_launch_bound(backward_s, dispatch_s):
+    assert look(networks.launch_bound, small_updates(backward_s, dispatch_s)) is None
+
+
+# --- over time ------------------------------------------------------------------------------------
+
+
+def starting(elapsed_s):
+    return process(
+        samples=[
+            seen(
+                "f (a.py:1)",
+                "_find_and_load (<frozen importlib._bootstrap>:1)",
+                elapsed_s=elapsed_s,
+            ),
+            seen("f (a.py:2)", elapsed_s=10 - elapsed_s),
+        ],
+    )
+
+
+def test_start_up():
+    found = look(over_time.start_up, starting(6))
+    assert (found.rule, found.gain) == ("start-up", None)
+    assert found.evidence[0].startswith("60% of the time (6.0 s)")
+    assert look(over_time.start_up, starting(3)) is None
+
+
+def stepped(counts):
+    """Steps by second."""
+    total = 0
+    periods = []
+    for second, count in enumerate(counts):
+        total += count
+        periods.append(period(second + 1.0, spans={"env_step": (total, 0.0)}))
+    return process(end_s=float(len(counts)), periods=periods)
+
+
+def test_decay():
+    # The n-th step takes 10 ms + n · 20 µs: after t seconds a n + b n² / 2 = t. 1000 of them take
+    # 20 s, 10 of them without what grows.
+    done = [round((-0.01 + (0.01**2 + 2 * 0.00002 * t) ** 0.5) / 0.00002) for t in range(21)]
+    found = look(over_time.decay, stepped(np.diff(done).tolist()))
+    assert found.rule == "decay"
+    assert found.gain == pytest.approx(2.0, rel=0.02)
+    assert found.evidence[0] == ("67.5 steps a second in the first third, 36.0 in the last")
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [100] * 20,
+        [60 + 40 * (k % 3) for k in range(20)],
+        [100 - 0.5 * k for k in range(20)],
+        [100, 40, 30],
+        [0] * 3 + [100] * 10 + [0] * 10,
+        [100] * 11 + [60] + [0] * 8,
+        [100] * 9 + [0] * 5 + [50] * 6,
+    ],
+    ids=["constant", "bursts", "hardly", "too short", "evaluated", "by halves", "a pause"],
+)
+def test_no_decay(counts):
+    assert look(over_time.decay, stepped([int(count) for count in counts])) is None
+
+
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+def staged(*busy_s):
+    """Processes that work for so many of ten seconds, and wait for a queue otherwise."""
+    return [
+        process(
+            "main" if number == 0 else f"worker-{number}",
+            role="main" if number == 0 else "worker",
+            pid=100 + number,
+            samples=[
+                seen("f (a.py:1)", elapsed_s=busy, on_core_s=busy),
+                seen("f (a.py:2)", f"Queue.get ({QUEUES}:103)", elapsed_s=10 - busy, count=200),
+            ],
+        )
+        for number, busy in enumerate(busy_s)
+    ]
+
+
+def test_starved_pipeline():
+    found = look(pipeline.starved_stage, *staged(1.0, 10.0, 2.5, 2.0))
+    assert found.rule == "starved-pipeline"
+    assert found.gain == pytest.approx(4.0)
+    assert "worker-1" in found.title
+
+
+@pytest.mark.parametrize(
+    "busy_s", [(1, 10, 7.5), (1, 10), (1, 7, 2), (8, 8, 9)], ids=["two", "a pair", "slack", "even"]
+)
+def test_no_starved_pipeline(busy_s):
+    assert look(pipeline.starved_stage, *staged(*busy_s)) is None
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+def healthy():
+    """Fast environments, which are what takes the time."""
+    return session(
+        process(
+            cores=2,
+            spans=every("env_step", 9200, 0.001, took_s=0.001),
+            samples=[
+                seen("f (a.py:1)", path="env_step", elapsed_s=9.2, on_core_s=9.2),
+                seen("f (a.py:2)", path="update", elapsed_s=0.8, on_core_s=0.8),
+            ],
+            periods=[
+                period(k + 1.0, cpu_s=k + 1.0, spans={"env_step": (920 * (k + 1), 0.9)})
+                for k in range(10)
+            ],
+            facts={"num_envs": 1.0},
+        )
+    )
+
+
+def test_healthy_program():
+    one = healthy()
+    one.main.cores = 1
+    assert diagnose(one) == []
+    assert bound(one) == (
+        "92% of the time goes into the environments' own steps: at most 1.09× is left in the rest "
+        "of this program."
+    )
+    assert diagnosis_lines(one) == [f"nothing found that keeps it from being faster. {bound(one)}"]
+
+
+def test_a_program_without_anything():
+    empty = session(process())
+    assert diagnose(empty) == []
+    assert bound(empty).startswith("Too little was recorded")
+
+
+def test_dearest_cause_first(script):
+    main = at_line(script(LOGS), 4, 2)
+    more = process(
+        samples=[
+            seen("f (a.py:1)", f"DictConfig.get ({OMEGACONF}:370)", elapsed_s=5, on_core_s=5),
+        ]
+    )
+    main.samples += [more.samples[0]._replace(stack=len(main.stacks))]
+    main.stacks += more.stacks
+    main.end_ns += ns(5)
+    one = Session("profiles/x", {"command": ["python", "a b.py", "-n", "1"]}, [main])
+    assert [found.rule for found in diagnose(one)] == ["configuration-objects", "logging"]
+    assert diagnose(one)[0].verify == (
+        "hotloop profile --out profiles/x-after 'a b.py' -n 1 && "
+        "hotloop compare profiles/x profiles/x-after"
+    )
+    lines = diagnosis_lines(one)
+    assert lines[1].startswith("1. omegaconf objects are used in the loop: 1.7× as fast without")
+    assert lines[1].endswith("(95% sure) [configuration-objects]")
+
+
+# --- what rules use -------------------------------------------------------------------------------
+
+
+def test_workers_side_by_side_count_once():
+    """Of two workers that are busy for 8 and 4 s, 12 s of work are the program's 8."""
+    waiting = f"Future.result ({QUEUES}:1)"
+    main = process(samples=[seen("f (a.py:1)", waiting, elapsed_s=10, on_core_s=0.0)])
+    workers = [
+        process(
+            f"worker-{pid}",
+            role="worker",
+            pid=pid,
+            samples=[seen("f (a.py:1)", path="update", elapsed_s=busy, on_core_s=busy)],
+        )
+        for pid, busy in ((201, 8), (202, 4))
+    ]
+    evidence = Evidence(session(main, *workers))
+    assert evidence.stage_ns("update") == pytest.approx(8e9)
+
+
+def test_theil_sen_ignores_outliers():
+    import numpy as np
+
+    x = np.arange(9.0)
+    y = 2 * x + 1
+    y[[2, 7]] = 100.0, -50.0
+    slope, intercept = theil_sen(x, y)
+    assert (slope, intercept) == pytest.approx((2.0, 1.0))
+
+
+def test_kendall():
+    import numpy as np
+
+    # Of six pairs, five rise and one falls.
+    assert kendall(np.array([1.0, 3.0, 2.0, 4.0])) == pytest.approx(4 / 6)
+
+
+def test_lines_of_a_file_that_is_gone():
+    assert sources.eager_lines("/nowhere/x.py") == frozenset()
+    assert sources.sync_lines("/nowhere/x.py") == {}
+    assert sources.function_at("/nowhere/x.py", 1) is None
+    assert sources.loop_around("/nowhere/x.py", 1) is None
+
+
+def test_what_handles_tensors(tmp_path):
+    file = tmp_path / "agent.py"
+    file.write_text(
+        "import torch\n"
+        "def returns(rewards):\n"
+        "    return [reward * 0.99 for reward in rewards]\n"
+        "def soft(targets, params):\n"
+        "    for target, param in zip(targets, params):\n"
+        "        target.lerp_(param, 0.005)\n"
+        "def norm(x):\n"
+        "    return torch.linalg.norm(x)\n"
+    )
+    assert [sources.handles_tensors(str(file), line) for line in (3, 6, 8)] == [False, True, True]
+    other = tmp_path / "other.py"
+    other.write_text("def soft(x):\n    return x.data\n")
+    assert not sources.handles_tensors(str(other), 2)

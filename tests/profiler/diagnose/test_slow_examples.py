@@ -1,0 +1,64 @@
+"""The programs that are slow on purpose: the planted cause comes first, twins are healthy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotloop.profiler.diagnose import diagnose
+from hotloop.profiler.session.reading import read
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "slow"
+NEEDS = {
+    "weighted_replay": "torch",
+    "bandit_sweep": "omegaconf",
+    "lockstep_envs": "stable_baselines3",
+    "eager_update": "torch",
+    "starved_pipeline": "numpy",
+}
+
+
+def diagnosed(directory, program, *arguments):
+    pytest.importorskip(NEEDS[program])
+    script = str(EXAMPLES / f"{program}.py")
+    command = [sys.executable, "-m", "hotloop", "profile", "--out", str(directory), script]
+    subprocess.run([*command, *arguments], check=True, capture_output=True)
+    return diagnose(read(directory))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "program", "arguments"),
+    [
+        ("replay-grows", "weighted_replay", ["--updates", "300"]),
+        ("configuration-objects", "bandit_sweep", []),
+        ("logging", "bandit_sweep", ["--runs", "100", "--fix", "config"]),
+        ("slow-argmax", "bandit_sweep", ["--runs", "500", "--fix", "config", "--fix", "logging"]),
+        ("lockstep-stragglers", "lockstep_envs", ["--steps", "200"]),
+        ("tiny-operations", "eager_update", ["--fix", "sync", "--updates", "600"]),
+        ("host-sync", "eager_update", ["--fix", "tiny", "--updates", "800"]),
+        ("starved-pipeline", "starved_pipeline", ["--fragments", "600"]),
+    ],
+)
+def test_planted_cause_is_named_first(tmp_path, rule, program, arguments):
+    found = diagnosed(tmp_path, program, *arguments)
+    assert [one.rule for one in found][:1] == [rule]
+    assert found[0].gain > 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("weighted_replay", ["--updates", "600"]),
+        ("bandit_sweep", ["--runs", "1000"]),
+        ("lockstep_envs", ["--steps", "800"]),
+        ("eager_update", ["--updates", "1600"]),
+        ("starved_pipeline", ["--fragments", "1500"]),
+    ],
+)
+def test_twins_are_healthy(tmp_path, program, arguments):
+    assert diagnosed(tmp_path, program, "--healthy", *arguments) == []

@@ -1,0 +1,562 @@
+"""Stacks of all processes: folded, written, read from other samplers, drawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotloop.errors import OutputError, ProfileError
+from hotloop.profiler.render import flame
+from hotloop.profiler.render.flame_svg import WIDTH, kind_of
+from hotloop.profiler.session import Frame, Session, ThreadTimes
+from tests.profiler.browser import Browser, find
+from tests.profiler.sessions import process, seen, session
+
+GYM = "/env/lib/python3.11/site-packages/gymnasium/core.py"
+S = 1_000_000_000
+
+
+def plain(name: str) -> Frame:
+    return Frame(name, "", 0)
+
+
+MAIN = Frame("main", "/home/u/train.py", 1)
+STEP = Frame("Env.step", GYM, 40)
+ROLL = Frame("roll", "/home/u/envs.py", 7)
+
+
+def example() -> Session:
+    """The main process and two workers, of which one also has a thread that runs."""
+    step = ("main (/home/u/train.py:1)", f"Env.step ({GYM}:40)")
+    roll = (*step, "roll (/home/u/envs.py:7)")
+    return session(
+        process(
+            samples=[
+                seen(*step, path="collect > env_step", elapsed_s=2.0, on_core_s=1.5, queued_s=0.25),
+                seen(*roll, path="collect > env_step", elapsed_s=1.0, on_core_s=1.0),
+                seen(*roll, elapsed_s=4.0, on_core_s=0.0),
+            ]
+        ),
+        process(
+            "worker-0", role="worker", pid=200, samples=[seen(*roll, elapsed_s=3.0, on_core_s=2.0)]
+        ),
+        process(
+            "worker-1",
+            role="worker",
+            pid=201,
+            samples=[
+                seen(*roll, elapsed_s=3.0, on_core_s=2.0),
+                seen("run (/home/u/io.py:3)", elapsed_s=5.0, on_core_s=0.5, thread=299),
+                seen("wait (/home/u/io.py:9)", elapsed_s=5.0, on_core_s=0.01, thread=298),
+            ],
+            threads=[ThreadTimes(299, "loader", 0, 0), ThreadTimes(298, "idle", 0, 0)],
+        ),
+        about={"command": ["python", "train.py"]},
+    )
+
+
+COLLECT = (plain("main"), plain("[collect]"), plain("[env_step]"), MAIN, STEP)
+
+
+def test_folded_by_elapsed_time():
+    loader = (plain("worker-1"), plain("thread loader"), Frame("run", "/home/u/io.py", 3))
+    assert flame.folded(example()) == {
+        COLLECT: 2 * S,
+        (*COLLECT, ROLL): 1 * S,
+        (plain("main"), MAIN, STEP, ROLL): 4 * S,
+        (plain("worker-0"), MAIN, STEP, ROLL): 3 * S,
+        (plain("worker-1"), MAIN, STEP, ROLL): 3 * S,
+        loader: 5 * S,
+    }
+
+
+def test_folded_by_time_on_a_core_and_blocked():
+    loader = (plain("worker-1"), plain("thread loader"), Frame("run", "/home/u/io.py", 3))
+    assert flame.folded(example(), by="on_core") == {
+        COLLECT: 1.5 * S,
+        (*COLLECT, ROLL): 1 * S,
+        (plain("worker-0"), MAIN, STEP, ROLL): 2 * S,
+        (plain("worker-1"), MAIN, STEP, ROLL): 2 * S,
+        loader: 0.5 * S,
+    }
+    # What was queued for a core is neither.
+    assert flame.folded(example(), by="blocked") == {
+        COLLECT: 0.25 * S,
+        (plain("main"), MAIN, STEP, ROLL): 4 * S,
+        (plain("worker-0"), MAIN, STEP, ROLL): 1 * S,
+        (plain("worker-1"), MAIN, STEP, ROLL): 1 * S,
+        loader: 4.5 * S,
+    }
+
+
+def test_workers_as_one():
+    stacks = flame.folded(example(), merge_workers=True)
+    assert stacks[plain("workers"), MAIN, STEP, ROLL] == 6 * S
+    assert stacks[plain("main"), MAIN, STEP, ROLL] == 4 * S
+    assert {stack[0].function for stack in stacks} == {"main", "workers"}
+
+
+def test_without_samples():
+    message = "got none: profile for longer, and without `--interval 0`"
+    for samples in ([], [seen("main (a.py:1)", elapsed_s=0.0)]):
+        with pytest.raises(ProfileError, match=message):
+            flame.folded(session(process(samples=samples)))
+    only_elapsed = session(process(samples=[seen("main (a.py:1)", elapsed_s=1.0)]))
+    with pytest.raises(ProfileError, match=r"samples with time on a core .* `--by elapsed`"):
+        flame.folded(only_elapsed, by="on_core")
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def test_the_collapsed_format(tmp_path):
+    one = session(
+        process(
+            samples=[
+                seen("main (/t.py:1)", "f;g\nh (/t.py:9)", path="act", elapsed_s=0.000002),
+                seen("main (/t.py:1)", elapsed_s=1.5),
+            ]
+        )
+    )
+    flame.write_folded(one, tmp_path / "stacks.txt")
+    assert (tmp_path / "stacks.txt").read_text() == (
+        "main;[act];main (/t.py:1);f:g h (/t.py:9) 2000\nmain;main (/t.py:1) 1500000000\n"
+    )
+
+
+def test_our_own_text_is_read_back(tmp_path):
+    one = example()
+    one.processes[2].name = "worker-0 (201)"  # two processes of one name
+    flame.write_folded(one, tmp_path / "stacks.txt")
+    assert flame.read_folded(tmp_path / "stacks.txt") == flame.folded(one)
+
+
+def read(tmp_path: Path, text: str) -> flame.Folded:
+    (tmp_path / "stacks.txt").write_text(text)
+    return flame.read_folded(tmp_path / "stacks.txt")
+
+
+def test_py_spy(tmp_path):
+    text = (
+        "<module> (train.py:3);learn (ppo.py:40) 7\n"
+        "<module> (train.py:3);f (x) (ppo.py) 2\n"
+        "thread (0x7F12AB): MainThread;<module> (train.py:3) 1\n"
+    )
+    module = Frame("<module>", "train.py", 3)
+    assert read(tmp_path, text) == {
+        (plain("stacks"), module, Frame("learn", "ppo.py", 40)): 70_000_000,
+        (plain("stacks"), module, Frame("f (x)", "ppo.py", 0)): 20_000_000,
+        (plain("stacks"), plain("thread (0x7F12AB): MainThread"), module): 10_000_000,
+    }
+
+
+def test_our_own_sampler_is_left_out(tmp_path):
+    text = (
+        "_bootstrap (threading.py:1);Sampler._run (hotloop/profiler/collect/sampler.py:170) 50\n"
+        "P10;T0:11;/env/hotloop/profiler/collect/sampler.py:_run:170;/t.py:wait:1 50\n"
+    )
+    spied, austin = text.splitlines(keepends=True)
+    (stack,) = read(tmp_path, f"{spied}f (train.py:3) 1\n")
+    assert stack[-1] == Frame("f", "train.py", 3)
+    (stack,) = read(tmp_path, f"{austin}P10;T0:10;/t.py:f:3 500\n")
+    assert stack[-1] == Frame("f", "/t.py", 3)
+
+
+def test_py_spy_with_subprocesses(tmp_path):
+    main = 'process 10:"python -c import a; print("x")"'
+    child = 'process 11:"python worker.py --n 3"'
+    text = f"{main};run (a.py:3) 5\n{main};{child};step (env.py:4) 6\n{main};{child} 1\n"
+    assert read(tmp_path, text) == {
+        (plain(main), Frame("run", "a.py", 3)): 50_000_000,
+        (plain(child), Frame("step", "env.py", 4)): 60_000_000,
+        (plain(child),): 10_000_000,
+    }
+
+
+AUSTIN = {
+    "with interpreters": (
+        "# austin: 3.7.0\n# interval: 100\n# mode: wall\n\n"
+        "P10;T0:10;/t.py:<module>:3;/t.py:step:9 300\n"
+        "P10;T0:10;/t.py:<module>:3;/t.py:step:9 200\n"
+        "P10;T0:12;/t.py:run:5 100\n"
+        "P11;T0:11 50\n"
+        "# duration: 650\n"
+    ),
+    "before 3.6": (
+        "# austin: 3.0.0\n# mode: wall\n"
+        "P10;T10;/t.py:<module>:3;/t.py:step:9 500\n"
+        "P10;T12;/t.py:run:5 100\nP11;T11 50\n"
+    ),
+    "all metrics": (
+        "# mode: full\nP10;T0:10;/t.py:<module>:3;/t.py:step:9 500,0,-4096\n"
+        "P10;T0:12;/t.py:run:5 100,1,8192\nP11;T0:11 50,1,0\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", AUSTIN.values(), ids=list(AUSTIN))
+def test_austin(tmp_path, text):
+    step = (Frame("<module>", "/t.py", 3), Frame("step", "/t.py", 9))
+    assert read(tmp_path, text) == {
+        (plain("process 10"), *step): 500_000,
+        (plain("process 10"), plain("thread 12"), Frame("run", "/t.py", 5)): 100_000,
+        (plain("process 11"),): 50_000,
+    }
+
+
+def test_austin_before_3(tmp_path):
+    text = "P10;T10;/t.py:<module>;L3;C:\\my dir\\t.py:step;L9 500 0 0\n"
+    assert read(tmp_path, text) == {
+        (
+            plain("process 10"),
+            Frame("<module>", "/t.py", 0),
+            Frame("step", "C:\\my dir\\t.py", 0),
+        ): 500_000
+    }
+
+
+def test_austin_with_threads_in_hexadecimal(tmp_path):
+    assert read(tmp_path, "P748;T0:2ec;/t.py:f:3 500\nP748;T0:0x7fb4;/t.py:g:5 100\n") == {
+        (plain("process 748"), Frame("f", "/t.py", 3)): 500_000,
+        (plain("process 748"), plain("thread 0x7fb4"), Frame("g", "/t.py", 5)): 100_000,
+    }
+
+
+def test_austin_in_the_garbage_collector(tmp_path):
+    text = "P10;T0:10;/t.py:f:3;:GC: 500\nP10;T0:10;/t.py:f:3;:INVALID: 100\n"
+    own = (plain("process 10"), Frame("f", "/t.py", 3))
+    assert read(tmp_path, text) == {
+        (*own, plain("GC")): 500_000,
+        (*own, plain("INVALID")): 100_000,
+    }
+
+
+def test_a_line_that_was_cut_off_by_a_kill_is_left_out(tmp_path):
+    assert read(tmp_path, "P10;T0:10;/t.py:f:3 500\nP10;T0:10;/t.py:f:") == {
+        (plain("process 10"), Frame("f", "/t.py", 3)): 500_000
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"MOJ\x03\x01mode\x00wall\x00", r"austin's binary MOJO format: `mojo2austin \S+ "),
+        (b"# mode: memory\nP1;T0:1;/t.py:f:3 4096\n", "austin's memory mode"),
+        (b"P1;T0:1;/t.py:f:3 5\nwhat is this\nP1;T0:1 5\n", "in line 2 of .*, got 'what is this'"),
+        (b"\x89PNG\r\n\x1a\n\x00\n\xff 1\n", "in line 1 of .*"),
+        (b"", "got none"),
+        (b"main;f (t.py:3) 0\n", "got none"),
+    ],
+)
+def test_what_is_no_stacks(tmp_path, content, message):
+    (tmp_path / "stacks.txt").write_bytes(content)
+    with pytest.raises(ProfileError, match=message) as caught:
+        flame.read_folded(tmp_path / "stacks.txt")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(ProfileError, match=r"stacks of py-spy or austin in .*none\.txt, got 'No "):
+        flame.read_folded(tmp_path / "none.txt")
+
+
+# --- speedscope -----------------------------------------------------------------------------------
+
+
+def check_speedscope(content: dict[str, Any]) -> None:
+    """What the schema asks of a file with sampled profiles."""
+    assert content["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    assert 0 <= content["activeProfileIndex"] < len(content["profiles"])
+    frames = content["shared"]["frames"]
+    for frame in frames:
+        assert set(frame) <= {"name", "file", "line", "col"}
+        assert isinstance(frame["name"], str)
+    assert len({json.dumps(frame) for frame in frames}) == len(frames)
+    for profile in content["profiles"]:
+        assert set(profile) == {
+            *("type", "name", "unit", "startValue", "endValue", "samples", "weights")
+        }
+        assert (profile["type"], profile["unit"]) == ("sampled", "nanoseconds")
+        assert len(profile["samples"]) == len(profile["weights"])
+        assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
+        assert all(0 <= frame < len(frames) for stack in profile["samples"] for frame in stack)
+
+
+def test_speedscope(tmp_path):
+    flame.write_speedscope(example(), tmp_path / "s.json", by="on_core")
+    content = json.loads((tmp_path / "s.json").read_text())
+    check_speedscope(content)
+    assert content["name"] == "python train.py: time on a core"
+    assert content["shared"]["frames"] == [
+        {"name": "[collect]"},
+        {"name": "[env_step]"},
+        {"name": "main", "file": "/home/u/train.py", "line": 1},
+        {"name": "Env.step", "file": GYM, "line": 40},
+        {"name": "roll", "file": "/home/u/envs.py", "line": 7},
+        {"name": "thread loader"},
+        {"name": "run", "file": "/home/u/io.py", "line": 3},
+    ]
+    found = [(p["name"], p["samples"], p["weights"]) for p in content["profiles"]]
+    assert found == [
+        ("main", [[0, 1, 2, 3], [0, 1, 2, 3, 4]], [1.5 * S, 1 * S]),
+        ("worker-0", [[2, 3, 4]], [2 * S]),
+        ("worker-1", [[2, 3, 4], [5, 6]], [2 * S, 0.5 * S]),
+    ]
+
+
+def test_speedscope_of_imported_stacks(tmp_path):
+    flame.write_speedscope(read(tmp_path, AUSTIN["with interpreters"]), tmp_path / "s.json")
+    content = json.loads((tmp_path / "s.json").read_text())
+    check_speedscope(content)
+    assert [(p["name"], p["endValue"]) for p in content["profiles"]] == [
+        ("process 10", 600_000),
+        ("process 11", 50_000),
+    ]
+
+
+# --- the flame graph ------------------------------------------------------------------------------
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def boxes(path: Path) -> list[dict[str, Any]]:
+    """All frames of a drawing, in its order."""
+    found = []
+    for group in ElementTree.parse(path).getroot().iter(f"{SVG}g"):
+        rect, text = group.find(f"{SVG}rect"), group.find(f"{SVG}text")
+        assert rect is not None
+        about = (group.findtext(f"{SVG}title") or "").split("\n")
+        found.append(
+            {
+                "name": about[0],
+                "about": about,
+                "text": None if text is None else text.text,
+                "depth": int(group.attrib["data-d"]),
+                "start": int(group.attrib["data-x"]),
+                "weight": int(group.attrib["data-w"]),
+                "x": float(rect.attrib["x"]),
+                "y": float(rect.attrib["y"]),
+                "width": float(rect.attrib["width"]),
+                "fill": rect.attrib["fill"],
+            }
+        )
+    return found
+
+
+def test_the_drawing_shows_every_frame_in_its_place(tmp_path):
+    flame.write_svg(example(), tmp_path / "f.svg")
+    found = boxes(tmp_path / "f.svg")
+    # 18 s in all: 7 of main, 8 of worker-1, 3 of worker-0; the longest first.
+    assert [(b["depth"], b["name"], b["start"] / S, b["weight"] / S) for b in found] == [
+        (0, "all", 0, 18),
+        (1, "worker-1", 0, 8),
+        (2, "thread loader", 0, 5),
+        (3, "run", 0, 5),
+        (2, "main", 5, 3),
+        (3, "Env.step", 5, 3),
+        (4, "roll", 5, 3),
+        (1, "main", 8, 7),
+        (2, "main", 8, 4),
+        (3, "Env.step", 8, 4),
+        (4, "roll", 8, 4),
+        (2, "[collect]", 12, 3),
+        (3, "[env_step]", 12, 3),
+        (4, "main", 12, 3),
+        (5, "Env.step", 12, 3),
+        (6, "roll", 12, 1),
+        (1, "worker-0", 15, 3),
+        (2, "main", 15, 3),
+        (3, "Env.step", 15, 3),
+        (4, "roll", 15, 3),
+    ]
+    scale = (WIDTH - 20) / 18
+    for box in found:
+        assert box["x"] == pytest.approx(10 + box["start"] / S * scale, abs=0.01)
+        assert box["width"] == pytest.approx(box["weight"] / S * scale - 0.4, abs=0.01)
+        assert box["y"] == found[0]["y"] + 17 * box["depth"]
+    assert found[15]["about"] == [
+        "roll",
+        "/home/u/envs.py:7",
+        "1.00 s, 5.56% of all, 14.29% of main",
+    ]
+    title = ElementTree.parse(tmp_path / "f.svg").getroot().findtext(f"{SVG}text[@class='title']")
+    assert title == "python train.py: all time"
+
+
+def test_the_drawing_is_the_same_each_time_and_needs_nothing_else(tmp_path):
+    flame.write_svg(example(), tmp_path / "a.svg")
+    stacks = flame.folded(example())
+    flame.write_svg(
+        dict(reversed(stacks.items())), tmp_path / "b.svg", title="python train.py: all time"
+    )
+    text = (tmp_path / "a.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    links = re.findall(r"https?://[^\"' <]+", text)
+    assert set(links) == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
+    assert not re.search(r"\b(href|src|@import|url\()", text)
+
+
+def test_names_that_do_not_fit_are_cut(tmp_path):
+    name = "a_function_with_quite_a_long_name_that_needs_its_room"
+    one = session(
+        process(
+            samples=[
+                seen(f"{name} (/t.py:1)", elapsed_s=100.0),
+                seen(f"{name}_2 (/t.py:2)", elapsed_s=20.0),
+                seen("narrow (/t.py:3)", elapsed_s=1.0),
+                seen("dust (/t.py:4)", elapsed_s=0.001),
+            ]
+        )
+    )
+    flame.write_svg(one, tmp_path / "f.svg")
+    texts = {box["name"]: box["text"] for box in boxes(tmp_path / "f.svg")}
+    # 1,180 pixels for 121 s: 975, 195 and 9.8; a letter takes 7.3, the margin 6.
+    assert texts == {
+        "all": "all",
+        "main": "main",
+        name: name,
+        f"{name}_2": "a_function_with_quite_a_…",
+        "narrow": None,
+    }
+
+
+def test_any_name_is_valid_xml(tmp_path):
+    name = "<lambda> & \x00\x1b]]> é \udc80"
+    flame.write_svg(session(process(samples=[seen(f"{name} (/t<&>.py:1)")])), tmp_path / "f.svg")
+    assert boxes(tmp_path / "f.svg")[2]["about"][:2] == [
+        "<lambda> & ��]]> é �",
+        "/t<&>.py:1",
+    ]
+    flame.write_folded(session(process(samples=[seen(f"{name} (/t.py:1)")])), tmp_path / "f.txt")
+    assert (tmp_path / "f.txt").read_text().startswith("main;<lambda> & ")
+
+
+def test_a_recursion_of_thousands_of_calls(tmp_path):
+    deep = (plain("main"), *(Frame("again", "/t.py", number) for number in range(3000)))
+    flame.write_svg({deep: 5}, tmp_path / "f.svg")
+    assert len(boxes(tmp_path / "f.svg")) == 3002
+
+
+@pytest.mark.parametrize(
+    ("frame", "depth", "kind"),
+    [
+        (Frame("f", "train.py", 1), 2, "user"),
+        (Frame("step", GYM, 1), 2, "library"),
+        (Frame("tell", os.path.join(os.path.dirname(flame.__file__), "text.py"), 1), 2, "library"),
+        (Frame("wait", "/usr/lib/python3.11/threading.py", 1), 2, "python"),
+        (Frame("_load", "<frozen importlib._bootstrap>", 1), 2, "python"),
+        (Frame("[act]", "", 0), 2, "span"),
+        (Frame("[act]", "", 0), 1, "process"),
+        (Frame("thread loader", "", 0), 2, "process"),
+    ],
+)
+def test_whose_code_it_is(frame, depth, kind):
+    assert kind_of(frame, depth) == kind
+
+
+def test_where_nothing_can_be_written(tmp_path):
+    for write in (flame.write_svg, flame.write_speedscope, flame.write_folded):
+        with pytest.raises(OutputError, match="can't be written"):
+            write(example(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# --- in a browser ---------------------------------------------------------------------------------
+
+SHOWN = """Array.from(document.querySelectorAll("g.f"))
+    .filter((g) => g.style.display !== "none")
+    .map((g) => [
+        g.querySelector("title").textContent.split("\\n")[0],
+        Math.round(g.querySelector("rect").getAttribute("width")),
+        g.querySelector("text") ? g.querySelector("text").textContent : "",
+        g.getAttribute("class"),
+    ])"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    path = find()
+    if path is None:
+        pytest.skip("there is no Chromium")
+    one = Browser(path, tmp_path_factory.mktemp("browser"))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    flame.write_svg(example(), tmp_path / "f.svg")
+    browser.open(tmp_path / "f.svg")
+    assert browser.problems == []
+    return browser
+
+
+def click(page: Browser, number: int) -> None:
+    page.evaluate(
+        f'document.querySelectorAll("g.f")[{number}]'
+        '.dispatchEvent(new MouseEvent("click", {bubbles: true}))'
+    )
+
+
+def text(page: Browser, name: str) -> str:
+    return page.evaluate(f'document.querySelector("text.{name}").textContent').strip()
+
+
+def search(page: Browser, pattern: str) -> str:
+    page.evaluate(
+        f'(() => {{ const input = document.querySelector("input"); input.value = '
+        f'{json.dumps(pattern)}; input.dispatchEvent(new Event("input")); }})()'
+    )
+    return text(page, "matched")
+
+
+def test_a_click_shows_what_lies_within_and_escape_all(page):
+    before = page.evaluate(SHOWN)
+    assert len(before) == 20
+    click(page, 7)  # the main process, 7 of 18 s
+    assert page.evaluate(SHOWN) == [
+        ["all", 1180, "all", "f around"],
+        ["main", 1180, "main", "f"],
+        ["main", 674, "main", "f"],
+        ["Env.step", 674, "Env.step", "f"],
+        ["roll", 674, "roll", "f"],
+        ["[collect]", 505, "[collect]", "f"],
+        ["[env_step]", 505, "[env_step]", "f"],
+        ["main", 505, "main", "f"],
+        ["Env.step", 505, "Env.step", "f"],
+        ["roll", 168, "roll", "f"],
+    ]
+    page.press("Escape")
+    assert page.evaluate(SHOWN) == before
+    assert page.problems == []
+
+
+def test_pointing_at_a_frame_tells_of_it(page):
+    x, y = page.evaluate(
+        '(() => { const box = document.querySelectorAll("g.f")[15].getBoundingClientRect();'
+        " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+    )
+    page.move_to(x, y)
+    told = "roll   /home/u/envs.py:7   1.00 s, 5.56% of all, 14.29% of main"
+    assert text(page, "details") == told
+    page.move_to(5, 5)
+    assert text(page, "details") == ""
+
+
+def test_search(page):
+    # 3 + 4 + 1 + 3 of 18 s are in `roll`.
+    assert search(page, r"envs\.py:\d$") == "61.11% matched"
+    found = [name for name, _, _, how in page.evaluate(SHOWN) if how == "f match"]
+    assert found == ["roll"] * 4
+    # What lies within a frame that was found is not counted twice.
+    assert search(page, "main|step") == "72.22% matched"
+    assert search(page, "(") == "not a regular expression"
+    assert search(page, "") == ""
+    assert {how for *_, how in page.evaluate(SHOWN)} == {"f"}
+    assert page.problems == []

@@ -1,0 +1,663 @@
+"""The page shows what the session holds: read as HTML, and in a browser after its scripts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotloop import cli, profiler
+from hotloop.errors import OutputError
+from hotloop.profiler import diagnose
+from hotloop.profiler.diagnose import Diagnosis
+from hotloop.profiler.render import html, text
+from hotloop.profiler.render.html import pictures
+from hotloop.profiler.session import Process, Session, Uncovered
+from hotloop.timing.reader import EVENT, Place
+from tests.profiler import browser
+from tests.profiler.sessions import (
+    START_NS,
+    period,
+    process,
+    seen,
+    session,
+    span,
+)
+
+HOSTILE = "<script>alert('x')</script>"
+BREAKOUT = "</script><img src=x onerror=alert(1)><!--"
+# After which a script's end would be no end.
+COMMENT = "<!--<script "
+
+
+def steps(name: str | tuple[str, ...], *times: tuple[float, float]) -> list[Any]:
+    return [span(name, start, end) for start, end in times]
+
+
+def by_hand(hostile: str = HOSTILE) -> Session:
+    """A learner and three workers in lock-step over 10 s, one of which is killed at 6 s.
+
+    Each second main steps for 0.5 s, of which a worker is at work for 0.1 s, one for 0.2 s and one
+    for 0.4 s; then it learns for 0.3 s.
+    """
+    collect, learn = ("collect", "vector_step"), (hostile, "update")
+    main = process(
+        spans=[
+            *steps("collect", *((t, t + 0.5) for t in range(10))),
+            *steps(collect, *((t, t + 0.5) for t in range(10))),
+            *steps((hostile,), *((t + 0.6, t + 0.95) for t in range(10))),
+            *steps(learn, *((t + 0.6, t + 0.9) for t in range(10))),
+        ],
+        samples=[
+            seen("main (train.py:9)", "step (env.py:3)", path=collect, elapsed_s=5, on_core_s=1),
+            seen(
+                "main (train.py:12)", "learn (train.py:40)",
+                path=learn, elapsed_s=3.0, on_core_s=2.4, queued_s=0.6,
+            ),
+            seen("main (train.py:14)", elapsed_s=2.0, on_core_s=2.0),
+        ],
+        periods=[
+            period(
+                t,
+                cpu_s=0.6 * t,
+                resident=300_000_000,
+                spans={collect: (t, 0.5 * t), learn: (t, 0.3 * t)},
+                by_path={collect: 50, learn: 30, "": 20},
+            )
+            for t in range(1, 11)
+        ],
+        facts={"num_envs": 3.0},
+        cores=4,
+        command=["python", "train.py", "--name", hostile],
+    )  # fmt: skip
+    workers = [
+        process(
+            f"worker-{number}",
+            role="worker",
+            pid=200 + number,
+            parent_pid=100,
+            state=state,
+            end_s=end_s,
+            spans=[
+                *steps("env_step", *((t + 0.05, t + 0.05 + took) for t in range(int(end_s)))),
+                *([] if end_s == 10.0 else [span("env_step", 6.0)]),
+            ],
+            periods=[period(t, by_path={"env_step": 50, "": 50}) for t in range(1, int(end_s) + 1)],
+        )
+        for number, (took, end_s, state) in enumerate(
+            ((0.1, 10.0, "complete"), (0.2, 6.5, "killed"), (0.4, 10.0, "complete"))
+        )
+    ]
+    return session(
+        main,
+        *workers,
+        about={"command": ["python", "train.py", hostile], "exit_code": 0},
+        uncovered=[Uncovered(999, 100, f"simulator {hostile}", 2_000_000_000)],
+        problems=["one.hlt ends in its header"],
+    )
+
+
+DIAGNOSES = [
+    Diagnosis(
+        "stragglers",
+        "every step waits for its slowest environment",
+        0.9,
+        1.84,
+        ("4 workers, one of them slow", f"named {HOSTILE}"),
+        "Let them `go on` by themselves.",
+        "hotloop profile train.py & echo <done>",
+    ),
+    Diagnosis("odd", "something odd", 0.5, None, (), "Look at it.", "hotloop report"),
+]
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
+    """The diagnoses of any session."""
+    diagnoses = list(DIAGNOSES)
+    monkeypatch.setattr(diagnose, "diagnose", lambda session: diagnoses)
+    monkeypatch.setattr(diagnose, "bound", lambda session: "61% of the time is <fine>.")
+    return diagnoses
+
+
+# --- as HTML --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Read(HTMLParser):
+    """What a page holds: scripts, tables by name or caption, texts by the `id` around them."""
+
+    scripts: list[tuple[dict[str, str | None], str]] = field(default_factory=list)
+    tables: dict[str, list[list[str]]] = field(default_factory=dict)
+    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    words: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._table: list[list[str]] | None = None
+        self._inside: list[str] = []
+        self._caption = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = dict(attrs)
+        self.tags.append((tag, told))
+        self._inside.append(tag)
+        if tag == "script":
+            self.scripts.append((told, ""))
+        elif tag == "table":
+            self._table, self._caption = [], told.get("aria-label") or ""
+        elif tag == "tr" and self._table is not None:
+            self._table.append([])
+        elif tag in ("th", "td") and self._table is not None:
+            self._table[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._inside and self._inside.pop() != tag:
+            pass
+        if tag == "table" and self._table is not None:
+            assert self._caption not in self.tables
+            self.tables[self._caption] = self._table
+            self._table = None
+
+    def handle_data(self, data: str) -> None:
+        if "script" in self._inside:
+            attributes, words = self.scripts[-1]
+            self.scripts[-1] = attributes, words + data
+            return
+        self.words += data
+        if "caption" in self._inside:
+            self._caption += data
+        elif self._table and {"th", "td"}.intersection(self._inside):
+            self._table[-1][-1] += data
+
+    def row(self, table: str, heading: str) -> list[str]:
+        """The one row of a table that begins with a heading."""
+        rows = [row[1:] for row in self.tables[table] if row[0] == heading]
+        assert len(rows) == 1, (heading, self.tables[table])
+        return rows[0]
+
+    @property
+    def carried(self) -> dict[str, Any]:
+        """What the pictures are drawn from."""
+        return json.loads(self.scripts[0][1])
+
+
+def read(one: Session) -> Read:
+    page = Read()
+    page.feed(html.render(one))
+    return page
+
+
+def test_the_trees_hold_what_the_session_holds() -> None:
+    page = read(by_hand())
+    head = ["span", "share", "calls", "p50", "p99", "total", "on core", "queued", "blocked"]
+    assert page.tables["main"][0] == head
+    # Of 10 s: 10 steps of 0.5 s; by 5 s of samples, 1 s on a core, 4 s blocked.
+    assert page.row("main", "vector_step") == [
+        "50.0%", "10", "500 ms", "500 ms", "5.00 s", "20%", "0%", "80%",
+    ]  # fmt: skip
+    assert page.row("main", "update")[:2] == ["30.0%", "10"]
+    assert page.row("main", "update")[-3:] == ["80%", "20%", "0%"]
+    # What no span covers: 3.5 s less 3 s inside of one span; 10 s less 5 s and 3.5 s.
+    rest = [row[1] for row in page.tables["main"] if row[0] == "(rest)"]
+    assert rest == ["5.0%", "15.0%"]
+    # Of 10 s, 6.5 s and 10 s: 10 × 0.1 s; 6 × 0.2 s and an open span of 0.5 s; 10 × 0.4 s.
+    merged = page.row("all 3 workers", "env_step still open")
+    assert merged[0] == f"{(1.0 + 1.7 + 4.0) / 26.5:.1%}"
+    assert merged[1] == "26"
+    assert merged[-3:] == ["10.0%", f"{1.7 / 6.5:.1%}", "40.0%"]
+    assert page.row("worker-0", "env_step")[:2] == ["10.0%", "10"]
+    assert "on core" not in page.tables["worker-0"][0], "there are no samples of it"
+    for title in ("worker-0 (first)", "worker-2 (last, slowest)"):
+        assert title in page.words
+
+
+def test_rows_of_a_tree_know_their_level() -> None:
+    page = read(by_hand())
+    rows = [told for tag, told in page.tags if tag == "tr" and "aria-level" in told]
+    main = [(told["aria-level"], told.get("aria-expanded")) for told in rows[:7]]
+    # main, collect, vector_step, the hostile one, update, the rests of both.
+    assert main == [
+        ("1", "true"), ("2", "true"), ("3", None), ("2", "true"), ("3", None), ("3", None),
+        ("2", None),
+    ]  # fmt: skip
+
+
+def test_stages_lines_and_processes() -> None:
+    page = read(by_hand())
+    stages = "Stages of main, by 1,000 samples of its main thread"
+    assert page.row(stages, "stepping and resetting environments")[:2] == ["50.0%", "5.00 s"]
+    assert page.row(stages, "learning") == ["30.0%", "3.00 s", "80%", "20%", "0%"]
+    lines = "Lines of main with the most time, calls included"
+    assert page.row(lines, "train.py:40") == ["30.0%", "learn", "update"]
+    processes = "All processes, and the share of each stage in their main threads"
+    head = page.tables[processes][0]
+    killed = dict(zip(head[1:], page.row(processes, "worker-1"), strict=True))
+    assert (killed["pid"], killed["lived"], killed["state"]) == ("201", "6.5 s", "killed")
+    main = dict(zip(head[1:], page.row(processes, "main"), strict=True))
+    assert (main["cores"], main["memory"], main["env"]) == ("0.60", "300 MB", "50%")
+
+
+def test_diagnoses_overview_notes_and_cost(found: list[Diagnosis]) -> None:
+    one = by_hand()
+    page = read(one)
+    for words in (
+        text.overview(one),
+        "every step waits for its slowest environment",
+        "about 1.8× faster",
+        "confidence 90%",
+        "Let them go on by themselves.",
+        f"named {HOSTILE}",
+        "hotloop profile train.py & echo <done>",
+        f"not covered: process 999, 2.0 s of CPU: simulator {HOSTILE}",
+        "one.hlt ends in its header",
+        text.cost(one),
+    ):
+        assert words in page.words
+    assert page.words.count("× faster") == 1, "a gain that is not known is not told"
+    found.clear()
+    assert "Nothing found. 61% of the time is <fine>." in read(one).words
+
+
+def test_throughput_and_lockstep_in_words_and_pictures() -> None:
+    page = read(by_hand())
+    # 10 vector steps of 3 environments in 10 s.
+    assert "30 environment steps, 3 a second over the whole run." in page.words
+    assert page.carried["throughput"] == {
+        "at": [int((t + 0.5) * 1e9) for t in range(10)],
+        "values": [3.0] * 10,
+    }
+    # While there are three: 0.1, 0.2 and 0.4 s, so 0.3 + 0.2 wasted; then 0.1 and 0.4 s: 0.3.
+    assert "3 workers step together" in page.words
+    assert "In 10 steps of main they waited 4.2 s, 40%" in " ".join(page.words.split())
+    first, last = 0.5 / (0.5 + 0.7), 0.3 / (0.3 + 0.5)
+    waste = page.carried["lockstep"]["values"]
+    assert waste == pytest.approx([100 * first] * 6 + [100 * last] * 4, abs=0.05)
+    slowest = "In how many steps each was the slowest"
+    assert page.row(slowest, "worker-2") == ["10", "100.0%"]
+
+
+def test_the_timeline_holds_periods_and_events() -> None:
+    page = read(by_hand())
+    timeline = page.carried["timeline"]
+    assert timeline["length"] == 10_000_000_000
+    names = [stage for stage, _ in timeline["stages"]]
+    main, killed = timeline["processes"][0], timeline["processes"][2]
+    assert main["ends"] == [t * 1_000_000_000 for t in range(1, 11)]
+    percents = dict(zip(names, main["percents"][3], strict=True))
+    assert {name: part for name, part in percents.items() if part} == {
+        "env": 50, "update": 30, "other": 20,
+    }  # fmt: skip
+    assert (killed["name"], killed["killed"], killed["to"]) == ("worker-1", True, 6_500_000_000)
+    [lane] = main["lanes"]
+    starts = np.cumsum(lane["starts"]) / 1e9
+    paths = [main["spans"][number][0] for number in lane["spans"]]
+    events = list(zip(starts.tolist(), paths, np.array(lane["durations"]) / 1e9, strict=True))
+    assert events[:4] == [
+        (0.0, ["collect"], 0.5),
+        (0.0, ["collect", "vector_step"], 0.5),
+        (0.6, [HOSTILE], 0.35),
+        (0.6, [HOSTILE, "update"], 0.3),
+    ]
+    assert [[HOSTILE, "update"], "update"] in main["spans"]
+    # The span that it was killed in is drawn up to that moment.
+    [lane] = killed["lanes"]
+    assert len(lane["starts"]) == 7
+    assert sum(lane["starts"]) + lane["durations"][-1] == 6_500_000_000
+
+
+def test_the_stage_of_a_second_is_told_by_its_stacks() -> None:
+    one = process(
+        samples=[
+            seen(
+                "main (a.py:1)", "Module.forward (/x/torch/nn/modules/module.py:1)", elapsed_s=1.0
+            ),
+            seen("main (a.py:2)", "Env.step (/x/gymnasium/core.py:1)", elapsed_s=3.0),
+        ],
+        periods=[
+            period(1.0, by_path={"": 100})._replace(by_stack={0: 25, 1: 75}),
+            period(2.0, by_path={"": 100})._replace(by_stack={1: 100}),
+            period(3.0, by_path={"": 100}),
+        ],
+    )
+    ends, percents = pictures.period_stages(one, 10)
+    names = list(pictures.STAGES)
+    assert ends.tolist() == [START_NS + t * 1_000_000_000 for t in (1, 2, 3)]
+    assert percents[:, names.index("env")].tolist() == [75, 100, 75]
+    assert percents[:, names.index("act")].tolist() == [25, 0, 25]
+    # Two in one: 175 of 200, and the third for itself.
+    ends, percents = pictures.period_stages(one, 2)
+    assert ends.tolist() == [START_NS + t * 1_000_000_000 for t in (2, 3)]
+    assert percents[:, names.index("env")].tolist() == [88, 75]
+
+
+def test_a_session_of_almost_nothing() -> None:
+    page = read(session(process(end_s=0.0)))
+    assert page.tables["main"][1][:2] == ["main", "100.0%"]
+    assert page.carried["throughput"] is None
+    assert page.carried["timeline"]["processes"][0]["lanes"] == []
+    assert "environment steps" not in page.words
+
+
+# --- what may come in and what may not go out -----------------------------------------------------
+
+
+@pytest.mark.parametrize("hostile", [HOSTILE, BREAKOUT, "</script x=", "'\"&<>", "\ud800"])
+def test_what_a_session_holds_is_text(hostile: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    html.write(by_hand(hostile), path)
+    page = Read()
+    page.feed(path.read_text(encoding="utf-8"))
+    assert [told for told, _ in page.scripts] == [{"type": "application/json", "id": "session"}, {}]
+    assert page.carried["timeline"]["processes"][0]["spans"][2][0] == [hostile]
+    assert page.scripts[1][1] == (Path(html.__file__).parent / "page.js").read_text()
+    assert not [tag for tag, _ in page.tags if tag in ("img", "iframe", "object", "link")]
+    shown = hostile.replace("\ud800", "?")
+    assert shown.strip() in [row[0].strip() for row in page.tables["main"]]
+
+
+def test_the_page_needs_nothing_else_and_runs_its_own_script_alone() -> None:
+    page = html.render(by_hand())
+    targets = re.findall(r'\b(?:src|href)\s*=\s*"([^"]*)"', page, re.IGNORECASE)
+    assert len(targets) > 5
+    assert all(target.startswith("#") for target in targets)
+    assert not re.search(r"https?:|url\(|@import", page)
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    script = page.rpartition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+
+def large() -> Session:
+    """24 workers and 10 minutes, all rings full; one worker was killed after a minute."""
+
+    def one(number: int, end_s: float = 600.0) -> Process:
+        name = f"worker-{number - 1}" if number else "main"
+        size = 32768
+        events = np.zeros(size, EVENT)
+        ends = START_NS + int(end_s * 1e9) - np.arange(size)[::-1] * 1_234_567
+        events["start_ns"], events["end_ns"] = ends - 987_654, ends
+        events["span"], events["depth"] = np.arange(size) % 2, 1
+        return process(
+            name,
+            role="worker" if number else "main",
+            pid=100 + number,
+            end_s=end_s,
+            state="complete" if end_s == 600.0 else "killed",
+            samples=[
+                seen(f"f (train.py:{i})", path="env_step", elapsed_s=0.1, on_core_s=0.1)
+                for i in range(200)
+            ],
+            periods=[
+                period(t, spans={"env_step": (t, t)})._replace(
+                    by_stack=dict.fromkeys(range(t % 150, t % 150 + 50), 2)
+                )
+                for t in range(1, int(end_s) + 1)
+            ],
+            events=events,
+            spans=[span("env_step", 0.0, 1.0)],
+        )
+
+    processes = [one(number) for number in range(24)] + [one(24, 60.0)]
+    for process_ in processes:
+        process_.spans = [Place(("env_step",), "work", 0), Place(("act",), "work", 0)]
+    return session(*processes)
+
+
+def test_a_large_session_makes_a_small_page() -> None:
+    one = large()
+    page = html.render(one)
+    assert len(page.encode()) < 6_000_000
+    read_back = Read()
+    read_back.feed(page)
+    processes = read_back.carried["timeline"]["processes"]
+    kept = [sum(len(lane["starts"]) for lane in one["lanes"]) for one in processes]
+    assert kept[-1] == pictures.MIN_EVENTS_EACH, "of one that ended early its latest events"
+    assert pictures.MAX_EVENTS - 24 <= sum(kept[:-1]) <= pictures.MAX_EVENTS + 24
+    # The others' as far back as there is room, for all alike.
+    assert max(kept[:-1]) - min(kept[:-1]) <= 1
+    last = one.processes[0].events["end_ns"][-1] - one.start_ns
+    lane = processes[0]["lanes"][0]
+    assert sum(lane["starts"]) + lane["durations"][-1] == last
+    assert len(processes[0]["ends"]) == 600
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def test_report_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profiler.save(by_hand(), tmp_path / "session.npz")
+    out = tmp_path / "pages" / "one.html"
+    assert cli.main(["report", str(tmp_path / "session.npz"), "--html", str(out)]) == 0
+    assert f"wrote {out}" in capsys.readouterr().err
+    page = Read()
+    page.feed(out.read_text(encoding="utf-8"))
+    assert page.row("main", "vector_step")[:2] == ["50.0%", "10"]
+
+
+def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"report\.html can't be written"):
+        html.write(by_hand(), tmp_path / "file" / "report.html")
+
+
+def test_profile_leaves_a_page(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import time\ntime.sleep(0.3)\nprint('done')\nraise SystemExit(3)\n")
+    out = tmp_path / "profile"
+    command = [sys.executable, "-m", "hotloop", "profile", "--out", str(out), str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (3, "done\n")
+    assert f"report: {out / 'report.html'}" in ran.stderr
+    page = Read()
+    page.feed((out / "report.html").read_text(encoding="utf-8"))
+    assert "exit code 3" in page.words
+
+
+def test_profile_goes_on_where_no_page_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit(3)\n")
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("of a rule")
+
+    monkeypatch.setattr(html, "write", fail)
+    assert cli.main(["profile", "--out", str(tmp_path / "profile"), str(script)]) == 3
+    told = capsys.readouterr().err
+    assert told.splitlines()[-1] == (
+        "hotloop profile: no page was written: ZeroDivisionError: of a rule"
+    )
+    assert not (tmp_path / "profile" / "report.html").exists()
+
+
+# --- in a browser ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    path = browser.find()
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(browser.NAMES)} is installed")
+    one = browser.Browser(path, tmp_path_factory.mktemp("browser"))
+    yield one
+    one.close()
+
+
+def opened(one: browser.Browser, tmp_path: Path, shown: Session | None = None, **how: Any) -> None:
+    path = tmp_path / "report.html"
+    html.write(by_hand() if shown is None else shown, path)
+    one.open(path, **how)
+    assert one.problems == []
+    assert one.evaluate("document.documentElement.dataset.drawn") == "true"
+    assert one.evaluate("document.getElementById('failure').hidden")
+
+
+ROWS = """[...document.querySelectorAll('table.tree')[0].tBodies[0].rows]
+    .filter((row) => row.getClientRects().length)
+    .map((row) => [...row.cells].map((cell) => cell.textContent.trim()))"""
+# How many pixels of a canvas have each colour that was asked for.
+COLOURS = """((id, names) => {
+  const canvas = document.getElementById(id);
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const style = getComputedStyle(document.documentElement);
+  return names.map((name) => {
+    const hex = style.getPropertyValue(name).trim();
+    const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+    let count = 0;
+    for (let i = 0; i < data.length; i += 4) {
+      const off = [data[i] - r, data[i + 1] - g, data[i + 2] - b].map(Math.abs);
+      if (Math.max(...off) <= 3 && data[i + 3] === 255) count++;
+    }
+    return count;
+  });
+})"""
+
+
+def pixels(one: browser.Browser, canvas: str, *names: str) -> list[int]:
+    return one.evaluate(f"{COLOURS}({json.dumps(canvas)}, {json.dumps(names)})")
+
+
+@pytest.mark.parametrize("hostile", [HOSTILE, BREAKOUT, COMMENT])
+def test_the_browser_shows_what_the_session_holds(
+    chromium: browser.Browser, tmp_path: Path, hostile: str
+) -> None:
+    opened(chromium, tmp_path, by_hand(hostile))
+    rows = {row[0]: row[1:] for row in chromium.evaluate(ROWS)}
+    assert rows["vector_step"][:5] == ["50.0%", "10", "500 ms", "500 ms", "5.00 s"]
+    assert rows[hostile.strip()][:2] == ["35.0%", "10"], "as text, and no script of it has run"
+    said = chromium.evaluate("document.getElementById('throughput').innerText")
+    assert "30 environment steps, 3 a second" in said
+    assert chromium.evaluate("document.scripts.length") == 2
+    assert chromium.evaluate("document.querySelectorAll('main img').length") == 0
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_pictures_are_drawn_in_the_stages_colours(
+    chromium: browser.Browser, tmp_path: Path, dark: bool
+) -> None:
+    opened(chromium, tmp_path, dark=dark)
+    env, update, other, replay = pixels(
+        chromium, "overview", "--stage-env", "--stage-update", "--stage-other", "--stage-replay"
+    )
+    # Main: half of its time env, 30 % update; workers half env.
+    assert env > update > 1000
+    assert other > 1000
+    assert replay == 0
+    assert pixels(chromium, "overview", "--alarm")[0] > 20, "where a worker was killed"
+    env, update = pixels(chromium, "events", "--stage-env", "--stage-update")
+    assert env > update > 200
+    for canvas in ("throughput-line", "lockstep-line"):
+        assert pixels(chromium, canvas, "--accent")[0] > 200
+    background = chromium.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(16, 20, 26)" if dark else "rgb(246, 247, 249)")
+
+
+def test_trees_open_and_close_by_mouse_and_keyboard(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    opened(chromium, tmp_path)
+    whole = [row[0] for row in chromium.evaluate(ROWS)]
+    assert whole == ["main", "collect", "vector_step", HOSTILE, "update", "(rest)", "(rest)"]
+    focused = "document.activeElement.cells[0].textContent"
+    chromium.evaluate("document.querySelector('table.tree tbody tr').focus()")
+    chromium.press("ArrowDown")
+    assert chromium.evaluate(focused) == "collect"
+    chromium.press("ArrowLeft")
+    assert [row[0] for row in chromium.evaluate(ROWS)] == [
+        "main", "collect", HOSTILE, "update", "(rest)", "(rest)",
+    ]  # fmt: skip
+    chromium.press("ArrowLeft")
+    assert chromium.evaluate(focused) == "main"
+    chromium.press("Enter")
+    assert [row[0] for row in chromium.evaluate(ROWS)] == ["main"]
+    chromium.press("ArrowRight")
+    # What was closed inside stays closed.
+    assert len(chromium.evaluate(ROWS)) == 6
+    chromium.evaluate("document.querySelectorAll('table.tree tbody tr')[1].cells[0].click()")
+    assert [row[0] for row in chromium.evaluate(ROWS)] == whole
+    tabbed = (
+        "[...document.querySelectorAll('table.tree')[0].tBodies[0].rows].map((r) => r.tabIndex)"
+    )
+    assert chromium.evaluate(tabbed) == [-1, 0, -1, -1, -1, -1, -1]
+
+
+def test_the_spans_zoom_and_tell_what_they_are(chromium: browser.Browser, tmp_path: Path) -> None:
+    opened(chromium, tmp_path)
+    said = "document.getElementById('window').textContent"
+    chromium.evaluate("document.querySelector('button[data-do=all]').click()")
+    settled = "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+    chromium.evaluate(settled)
+    assert chromium.evaluate(said).startswith("10.00 s from 0")
+    chromium.evaluate("document.getElementById('events').focus()")
+    chromium.press("+")
+    chromium.evaluate(settled)
+    assert chromium.evaluate(said).startswith("5.00 s from 2.5")
+    # Main's second row at 5.25 s: half into its sixth vector step.
+    box = chromium.evaluate(
+        """(() => {
+          const canvas = document.getElementById('events');
+          canvas.scrollIntoView();
+          const { left, top, width } = canvas.getBoundingClientRect();
+          return { left, top, width };
+        })()"""
+    )
+    chromium.move_to(
+        box["left"] + 120 + (box["width"] - 120) * (5.25 - 2.5) / 5, box["top"] + 2 + 1.5 * 15
+    )
+    tip = chromium.evaluate("document.querySelector('.tip:not([hidden])')?.textContent ?? ''")
+    assert tip.split("\n")[:2] == ["collect › vector_step", "500 ms"]
+    assert "main" in tip
+
+
+def test_a_phone_need_not_scroll_sideways(chromium: browser.Browser, tmp_path: Path) -> None:
+    opened(chromium, tmp_path, width=360)
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_large_page_is_drawn(chromium: browser.Browser, tmp_path: Path) -> None:
+    opened(chromium, tmp_path, large())
+    assert pixels(chromium, "overview", "--stage-env")[0] > 1000
+    assert pixels(chromium, "events", "--stage-env")[0] > 1000
+
+
+def test_a_script_that_fails_says_so(chromium: browser.Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    html.write(by_hand(), path)
+    page = path.read_text(encoding="utf-8")
+    path.write_text(page.replace('"timeline":', '"another":', 1))
+    chromium.open(path)
+    said = "document.getElementById('failure')"
+    assert "The tables are complete" in chromium.evaluate(f"{said}.textContent")
+    assert chromium.evaluate(f"{said}.getClientRects().length") == 1
+
+
+def test_what_stands_in_a_page_is_refused_as_a_script(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    html.write(by_hand(), path)
+    page = path.read_text(encoding="utf-8")
+    # As if something had not been escaped.
+    broken = "<script>document.title = 'run'</script><img src=x onerror=\"document.title = 'run'\">"
+    path.write_text(page.replace("</main>", f"{broken}</main>"))
+    chromium.open(path)
+    assert chromium.evaluate("document.title") != "run"
+    assert any("Content Security Policy" in problem for problem in chromium.problems)
