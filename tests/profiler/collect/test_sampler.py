@@ -293,7 +293,7 @@ def test_a_full_disk_is_warned_of_once_and_the_program_goes_on(tmp_path) -> None
 
         # The file that is open, and those to come.
         full = os.open("/dev/full", os.O_WRONLY)
-        file = capture._capture._sampler._file
+        file = processes._capture._sampler._file
         os.dup2(full, file.number())
         file._identity = file._look()
         opened = os.open

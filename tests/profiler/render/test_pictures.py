@@ -14,9 +14,9 @@ import pytest
 
 from hotloop.cli import main
 from hotloop.profiler.session.saving import save
+from tests.profiler.render.test_flame import boxes, check_speedscope
+from tests.profiler.render.test_trace import check, of
 from tests.profiler.sessions import process, seen, session, span
-from tests.profiler.test_flame import boxes, check_speedscope
-from tests.profiler.test_trace import check, of
 
 
 @pytest.fixture

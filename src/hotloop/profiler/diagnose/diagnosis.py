@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotloop.profiler.session.stages import Leaf
+
+# What a line of code is for a rule that has no name for it.
+UNNAMED = "line"
+
 
 @dataclass(frozen=True)
 class Diagnosis:
     """One reason why a program is not faster.
 
     Attributes:
-        rule: its name, "replay-grows".
+        rule: its name, "replay-grows"; `UNNAMED`: no rule knows it.
         title: the cause in a line.
         confidence: that it is one, 0 to 1.
         gain: the estimated speed-up of the whole program once it is removed, 1.0 and above; None:
@@ -18,6 +23,11 @@ class Diagnosis:
         evidence: sentences with numbers.
         advice: the change to make.
         verify: a command that shows whether it helped.
+        places: the user's lines that it is about: the dearest, others of it, those that call it.
+        wait: what its time is: "computing", "queued" for a core, or blocked on "sleep", "network",
+            "disk", "child", "lock", "pipe", "interpreter" (its lock), or "something".
+        pace: "once", "repeated", or "growing" while the program runs.
+        loop_gain: as `gain`, of the program without its start.
     """
 
     rule: str
@@ -27,6 +37,10 @@ class Diagnosis:
     evidence: tuple[str, ...]
     advice: str
     verify: str
+    places: tuple[Leaf, ...] = ()
+    wait: str = "computing"
+    pace: str = "repeated"
+    loop_gain: float | None = None
 
     @property
     def weight(self) -> float:

@@ -39,7 +39,7 @@ ABOUT = "profile.json"
 # moments; where they are older than this, it could not.
 _SILENCE_NS = 10_000_000_000
 # How we start the script, whose forks have that command too.
-_OUR_START = re.compile(r"^.*? -m hotloop\.profiler\.script \{.*?\} ")
+_OUR_START = re.compile(r"^.*? -m hotloop\.profiler\.collect\.script \{.*?\} ")
 
 
 def read(directory: str | os.PathLike[str]) -> Session:
