@@ -11,10 +11,12 @@
  *
  * What a look sees is one tuple for every thread that runs Python, appended to a list:
  *
- *     (thread, state, node, tick ns, on core ns, queued ns, idle ns, idle ticks, places, codes)
+ *     (thread, state, node, tick ns, on core ns, queued ns, wait, idle ns, idle ticks, places, codes)
  *
  * `thread` is the kernel's number; `state` the recorder's of that thread, or None, and `node` its
- * innermost open span; the times are those at the tick, -1 where they are not known; `idle` says
+ * innermost open span; the times are those at the tick, -1 where they are not known; `wait` is what
+ * the thread was blocked on at the tick, by the system call that it was in: a name of WAITS, "" where
+ * it ran or was about to, None where the kernel does not tell; `idle` says
  * until when after the look before no thread ran, and how many ticks that were; `places` are the
  * bytes of one Place for every frame from the innermost out, and `codes` their code objects.
  */
@@ -28,6 +30,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,9 +41,9 @@
 #undef _PyGC_FINALIZED
 #define Py_BUILD_CORE
 #include <internal/pycore_interp.h>
+#include <internal/pycore_runtime.h>
 #if PY_VERSION_HEX < 0x030C0000
 #include <internal/pycore_ceval.h>
-#include <internal/pycore_runtime.h>
 #endif
 #undef Py_BUILD_CORE
 #endif
@@ -49,6 +53,10 @@
 #define MAX_SEEN 1024
 
 enum { STOPPED, UNANSWERED, DUE };
+/* What a thread is blocked on. The last one: on something else. */
+enum { UNKNOWN, RUNS, SLEEP, LOCK, INTERPRETER, CHILD, DISK, NETWORK, PIPE, EVENTS, SOMETHING };
+static const char *const WAITS[] = {NULL,   "",     "sleep",   "lock", "interpreter", "child",
+                                    "disk", "network", "pipe", "events", "something"};
 
 typedef struct {
     uint64_t code;
@@ -57,7 +65,8 @@ typedef struct {
 
 typedef struct {
     unsigned long thread; /* 0: the slot is free */
-    int file;
+    int file, calls; /* of its times, and of the system call that it is in; the second may be -1 */
+    int wait;
     int64_t on_core, queued;
 } Times;
 
@@ -98,6 +107,63 @@ static int64_t now(void) {
 
 static void let_go(Times *slot) { __atomic_store_n(&slot->thread, 0, __ATOMIC_RELEASE); }
 
+/* Of what a descriptor is: a call that waits in it waits for that. */
+static int wait_of_file(int file) {
+    char path[32], target[8] = "";
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    if (getsockopt(file, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0)
+        return domain == AF_UNIX ? PIPE : NETWORK;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    if (readlink(path, target, sizeof target - 1) < 0) return SOMETHING;
+    if (strncmp(target, "pipe:", 5) == 0) return PIPE;
+    return target[0] == '/' && strncmp(target, "/dev/", 5) != 0 ? DISK : SOMETHING;
+}
+
+static int is_interpreter_lock(uint64_t address) {
+#if PY_VERSION_HEX >= 0x030D0000
+    return 0; /* its place is not told any more */
+#else
+#if PY_VERSION_HEX >= 0x030C0000
+    struct _gil_runtime_state *gil = PyInterpreterState_Main()->ceval.gil;
+#else
+    struct _gil_runtime_state *gil = &_PyRuntime.ceval.gil;
+#endif
+    return address >= (uint64_t)(uintptr_t)gil && address < (uint64_t)(uintptr_t)(gil + 1);
+#endif
+}
+
+/* By the kernel's words: "running", or a number and its arguments in hexadecimal. */
+static int wait_of_call(const char *text) {
+    char *rest;
+    if (text[0] == 'r') return RUNS;
+    long call = strtol(text, &rest, 10);
+    uint64_t first = strtoull(rest, NULL, 16);
+    switch (call) {
+    case SYS_futex: return is_interpreter_lock(first) ? INTERPRETER : LOCK;
+    case SYS_flock: case SYS_fcntl: return LOCK;
+    case SYS_nanosleep: case SYS_clock_nanosleep: return SLEEP;
+    case SYS_wait4: case SYS_waitid: return CHILD;
+    case SYS_connect: return NETWORK;
+    case SYS_read: case SYS_write: case SYS_readv: case SYS_writev: case SYS_recvfrom:
+    case SYS_recvmsg: case SYS_sendto: case SYS_sendmsg: case SYS_accept: case SYS_accept4:
+    case SYS_ioctl: case SYS_close: return wait_of_file((int)first);
+    case SYS_pread64: case SYS_pwrite64: case SYS_fsync: case SYS_fdatasync: case SYS_sync:
+    case SYS_syncfs: case SYS_sync_file_range: case SYS_msync: case SYS_fallocate:
+    case SYS_ftruncate: case SYS_openat: case SYS_unlinkat: case SYS_renameat2: case SYS_mkdirat:
+    case SYS_copy_file_range: case SYS_sendfile: case SYS_getdents64: return DISK;
+#ifdef SYS_rename
+    case SYS_open: case SYS_rename: case SYS_unlink: case SYS_mkdir: case SYS_rmdir: return DISK;
+    case SYS_poll: return EVENTS;
+    case SYS_select: return first == 0 ? SLEEP : EVENTS;
+    case SYS_epoll_wait: return EVENTS;
+#endif
+    case SYS_pselect6: return first == 0 ? SLEEP : EVENTS;
+    case SYS_ppoll: case SYS_epoll_pwait: return EVENTS;
+    default: return SOMETHING;
+    }
+}
+
 /* Only the ticker frees slots, and only looks, one at a time, take them. */
 static void read_times(void) {
     for (Times *slot = times; slot < times + MAX_THREADS; slot++) {
@@ -108,14 +174,24 @@ static void read_times(void) {
         if (size <= 0) {
             /* It has ended. Any other error is that of a file of the program's own, which has closed
                ours and got its number. */
-            if (size < 0 && errno == ESRCH) close(slot->file);
+            if (size < 0 && errno == ESRCH) {
+                close(slot->file);
+                if (slot->calls >= 0) close(slot->calls);
+            }
             let_go(slot);
             continue;
         }
         text[size] = 0;
         char *rest;
+        int64_t before = slot->on_core;
         slot->on_core = strtoll(text, &rest, 10);
         slot->queued = strtoll(rest, NULL, 10);
+        slot->wait = UNKNOWN;
+        if (slot->calls < 0 || before < 0) continue;
+        size = pread(slot->calls, text, sizeof text - 1, 0);
+        if (size <= 0) continue;
+        text[size] = 0;
+        slot->wait = wait_of_call(text);
     }
 }
 
@@ -127,6 +203,9 @@ static int watch(unsigned long thread) {
         snprintf(path, sizeof path, "/proc/self/task/%lu/schedstat", thread);
         slot->file = open(path, O_RDONLY | O_CLOEXEC);
         if (slot->file < 0) return 0;
+        snprintf(path, sizeof path, "/proc/self/task/%lu/syscall", thread);
+        slot->calls = open(path, O_RDONLY | O_CLOEXEC); /* some kernels don't have it */
+        slot->wait = UNKNOWN;
         slot->on_core = slot->queued = -1; /* a tick may be about to tell of what it has not read */
         __atomic_store_n(&slot->thread, thread, __ATOMIC_RELEASE);
         return 1;
@@ -168,8 +247,9 @@ static int append(PyThreadState *of, int64_t at_ns, const Times *known, Idle was
             Py_DECREF(codes[k]);
     if (all == NULL) return -1;
     PyObject *record = Py_BuildValue(
-        "(kOiLLLLly#N)", thread, state == NULL ? Py_None : state, (int)node, (long long)at_ns,
+        "(kOiLLLzLly#N)", thread, state == NULL ? Py_None : state, (int)node, (long long)at_ns,
         is_known ? (long long)slot->on_core : -1LL, is_known ? (long long)slot->queued : -1LL,
+        is_known ? WAITS[slot->wait] : NULL,
         (long long)was.until_ns, was.ticks,
         (const char *)places, (Py_ssize_t)(depth * sizeof(Place)), all);
     if (record == NULL) return -1;
@@ -432,6 +512,7 @@ static PyObject *end(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) 
     for (Times *slot = times; slot < times + MAX_THREADS; slot++)
         if (slot->thread != 0) {
             close(slot->file);
+            if (slot->calls >= 0) close(slot->calls);
             let_go(slot);
         }
     memset(at_tick, 0, sizeof at_tick);

@@ -69,11 +69,46 @@ _SCRIPT = _PACKAGE + "script.py"
 
 
 class _Seen(NamedTuple):
-    """A thread at a look: when, what the kernel had counted, and where it was."""
+    """A thread at a look: when, what the kernel had counted, where it was, and blocked on what."""
 
     at_ns: int
     times: kernel.Times | None
     key: tuple[int, int, int]
+    wait: str | None
+
+
+class _Row:
+    """What was seen of a thread in one place: times in nanoseconds."""
+
+    __slots__ = ("elapsed", "on_core", "queued", "samples", "waits")
+
+    def __init__(self) -> None:
+        self.samples = self.on_core = self.queued = self.elapsed = 0
+        self.waits: dict[str, int] = {}
+
+    def add(self, elapsed: int, on_core: int, queued: int, wait: str | None) -> None:
+        """Add what passed between two looks, by where the thread was at the second one.
+
+        Where it was blocked at the tick, all of it is blocked; else it is shared out as the kernel
+        counted on a core and queued. Over many looks that adds up to what each place takes. Where
+        it is not known, a place has what the kernel counted since the look before.
+        """
+        self.elapsed += elapsed
+        if wait:
+            self.waits[wait] = self.waits.get(wait, 0) + elapsed
+        elif wait is None:
+            self.on_core += on_core
+            self.queued += queued
+        else:
+            at_work = on_core + queued
+            of_queue = round(elapsed * queued / at_work) if at_work > 0 else 0
+            self.queued += of_queue
+            self.on_core += elapsed - of_queue
+
+    def fields(self) -> list[Any]:
+        """As they are written."""
+        numbers = [self.samples, self.on_core, self.queued, self.elapsed]
+        return [*numbers, self.waits] if self.waits else numbers
 
 
 class Sampler:
@@ -114,7 +149,7 @@ class Sampler:
         self._last: dict[int, _Seen] = {}
         self._this: dict[int, _Seen] = {}
         self._look_ns = 0
-        self._counts: dict[tuple[int, int, int], list[int]] = {}
+        self._counts: dict[tuple[int, int, int], _Row] = {}
         # By the code's `id`: the code, which is kept alive by it, and whose it is.
         self._codes: dict[int, tuple[CodeType, int]] = {}
         self._places: dict[int, int] = {}
@@ -154,7 +189,8 @@ class Sampler:
         if not self._opens_late:
             self._open()
         # What passes until the first look counts as well.
-        self._this[self._pid] = _Seen(self._start_ns, self._times.read(self._pid), (0, 0, 0))
+        times = self._times.read(self._pid)
+        self._this[self._pid] = _Seen(self._start_ns, times, (0, 0, 0), None)
         if self._asks_main:
             main = threading.main_thread().ident or 0
             _ticker.begin([], self._interval_s, main, self._pid)
@@ -282,7 +318,7 @@ class Sampler:
             thread = numbers.get(ident, 0)
             times = self._times.read(thread) if thread else None
             path = self._number_of_path(paths.get(thread, ()))
-            self._count(thread, path, self._number_of_frame(frame), now_ns, times)
+            self._count(thread, path, self._number_of_frame(frame), now_ns, times, None)
         self._times.keep(self._this.keys())
         self._ask_soon(sum(self._is_at_work(thread) for thread in self._this) < 2)
 
@@ -290,7 +326,7 @@ class Sampler:
         """Count what the main thread has seen."""
         records, *idle_after = _ticker.swap([])
         for record in records:
-            thread, state, node, at_ns, on_core_ns, queued_ns, *idle, places, codes = record
+            thread, state, node, at_ns, on_core_ns, queued_ns, wait, *idle, places, codes = record
             if at_ns != self._look_ns:
                 self._add_idle(*idle)
             path = () if state is None else state.segment.path(node)
@@ -298,36 +334,50 @@ class Sampler:
             if stack is None:
                 stack = self._number_of_places(places, codes)
             times = kernel.Times(on_core_ns, queued_ns) if on_core_ns >= 0 else None
-            self._count(thread, self._number_of_path(path), stack, at_ns, times)
+            self._count(thread, self._number_of_path(path), stack, at_ns, times, wait)
         self._add_idle(*idle_after)
         # Where main works it answers: then nobody has to ask for the GIL.
         at_work = [thread for thread in self._this if self._is_at_work(thread)]
         self._ask_soon(len(at_work) == 1 and at_work[0] != self._pid)
 
     def _count(
-        self, thread: int, path: int, stack: int, at_ns: int, times: kernel.Times | None
+        self,
+        thread: int,
+        path: int,
+        stack: int,
+        at_ns: int,
+        times: kernel.Times | None,
+        wait: str | None,
     ) -> None:
         if at_ns != self._look_ns:
             self._look_ns, self._last, self._this = at_ns, self._this, {}
         key = thread, path, stack
-        row = self._counts.setdefault(key, [0, 0, 0, 0])
-        row[0] += 1
+        row = self._row(key)
+        row.samples += 1
         before = self._last.get(thread)
         if before is not None:
-            row[3] += at_ns - before.at_ns
+            on_core_ns = queued_ns = 0
             if times is not None and before.times is not None:
-                row[1] += times.on_core_ns - before.times.on_core_ns
-                row[2] += times.queued_ns - before.times.queued_ns
-        self._this[thread] = _Seen(at_ns, times, key)
+                on_core_ns = times.on_core_ns - before.times.on_core_ns
+                queued_ns = times.queued_ns - before.times.queued_ns
+            row.add(at_ns - before.at_ns, on_core_ns, queued_ns, wait)
+        self._this[thread] = _Seen(at_ns, times, key, wait)
+
+    def _row(self, key: tuple[int, int, int]) -> _Row:
+        row = self._counts.get(key)
+        if row is None:
+            row = self._counts[key] = _Row()
+        return row
 
     def _add_idle(self, until_ns: int, ticks: int) -> None:
         """Until then all threads were where they were at the look before."""
         if not ticks:
             return
         for thread, seen in self._this.items():
-            row = self._counts.setdefault(seen.key, [0, 0, 0, 0])
-            row[0] += ticks
-            row[3] += until_ns - seen.at_ns
+            row = self._row(seen.key)
+            row.samples += ticks
+            # It has not run: at the look it was about to be blocked, or was.
+            row.add(until_ns - seen.at_ns, 0, 0, seen.wait or None)
             self._this[thread] = seen._replace(at_ns=until_ns)
 
     def _is_at_work(self, thread: int) -> bool:
@@ -478,7 +528,7 @@ class Sampler:
             "early": not last and self._num_lines < len(_FIRST_S),
             "last": last,
             **new,
-            "counts": [[*key, *row] for key, row in counts.items()],
+            "counts": [[*key, *row.fields()] for key, row in counts.items()],
             "threads": [[one.number, one.name, *one.times] for one in self._threads],
             "spans": _spans(),
             "cpu_ns": time.process_time_ns(),

@@ -18,8 +18,10 @@ numbered when they first come up.
 * `places`: new ones, [function, file, first line]; `stacks`: new ones, [[place, …], [line, …]] from
   the outermost in, with the lines that ran in what runs and in the user's code, and 0 elsewhere;
   `paths`: new ones, names of the spans that were open.
-* `counts`: of this period, [thread, path, stack, samples, on core, queued, elapsed], the last three
-  in nanoseconds between a thread's samples.
+* `counts`: of this period, [thread, path, stack, samples, on core, queued, elapsed, waits], the
+  times in nanoseconds between a thread's samples. `waits` says of those in which it was blocked on
+  what: "sleep", "lock", "interpreter" (its lock), "child", "disk", "network", "pipe", "events"
+  (of several descriptors), "something"; it is left out where it is empty.
 * `threads`: [native number, name, on core, queued], nanoseconds since the thread began.
 * `spans`: all there are so far, [path's names, kind, count, total ns, open]; of the process.
 * `own_ns`: CPU time of sampling; `facts`: what hooks have seen, numbers by name;

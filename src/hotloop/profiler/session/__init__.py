@@ -46,7 +46,7 @@ class Sample(NamedTuple):
     """What was seen of one thread in one place, added up.
 
     The times are those between a sample and the one before it; what is neither on a core nor queued
-    for one is blocked.
+    for one is blocked, on what `waits` says as far as it is known (see `collect.samples`).
     """
 
     thread: int
@@ -56,6 +56,7 @@ class Sample(NamedTuple):
     on_core_ns: int
     queued_ns: int
     elapsed_ns: int
+    waits: Mapping[str, int] = {}
 
     @property
     def blocked_ns(self) -> int:
