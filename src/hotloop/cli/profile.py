@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.cli.report import print_session
+from hotloop.cli.report import print_findings
 from hotloop.errors import ConfigError, HotloopError, ProfileError
 from hotloop.profiler.collect.pyspy import attach
 
 if TYPE_CHECKING:
-    from hotloop.profiler.session import Session
+    from hotloop.profiler.render.findings import Findings
 
 USAGE = """usage: hotloop profile [--out DIR] [--interval MS] [--no-hooks] [--py-spy] SCRIPT [ARG…]
        hotloop profile [...] -m MODULE [ARGUMENT ...]
@@ -74,8 +74,10 @@ def run(args: list[str]) -> int:
     from hotloop.profiler.session.reading import read
 
     try:
-        session = read(directory)
-        print_session(session, file=sys.stderr)
+        from hotloop.profiler.render.findings import Findings
+
+        found = Findings(read(directory))
+        print_findings(found, file=sys.stderr)
     except ProfileError as error:
         print(f"hotloop profile: {error}", file=sys.stderr)
     except Exception as error:  # the script's exit code is what counts
@@ -85,16 +87,16 @@ def run(args: list[str]) -> int:
             file=sys.stderr,
         )
     else:
-        _write_page(session, directory / "report.html")
+        _write_page(found, directory / "report.html")
     return 128 - code if code < 0 else code
 
 
-def _write_page(session: Session, path: Path) -> None:
+def _write_page(found: Findings, path: Path) -> None:
     """The report as a page beside what it is made of; what fails is told and changes nothing."""
     try:
         from hotloop.profiler.render import html
 
-        html.write(session, path)
+        html.write(found, path)
     except Exception as error:
         told = str(error) if isinstance(error, HotloopError) else f"{type(error).__name__}: {error}"
         print(f"hotloop profile: no page was written: {told}", file=sys.stderr)

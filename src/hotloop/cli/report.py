@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from hotloop.cli import pictures
 
 if TYPE_CHECKING:
-    from hotloop.profiler.session import Session
+    from hotloop.profiler.render.findings import Findings
 
 
 def run(args: list[str]) -> int:
@@ -25,26 +25,28 @@ def run(args: list[str]) -> int:
     pictures.add_options(parser)
     options = parser.parse_args(args)
     pictures.check(options)
+    from hotloop.profiler.render.findings import Findings
     from hotloop.profiler.session.reading import read
 
     session = read(Path(options.directory))
-    print_session(session, file=sys.stdout)
+    found = Findings(session)
+    print_findings(found, file=sys.stdout)
     if options.html:
         from hotloop.profiler.render import html
 
-        html.write(session, options.html)
+        html.write(found, options.html)
         print(f"wrote {options.html}", file=sys.stderr)
     pictures.write(session, options)
     return 0
 
 
-def print_session(session: Session, *, file: TextIO) -> None:
+def print_findings(found: Findings, *, file: TextIO) -> None:
     """Print the report: for people in a terminal, plain elsewhere."""
     from hotloop.profiler.render import text
 
     if file.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console
 
-        Console(file=file).print(text.renderable(session))
+        Console(file=file).print(text.renderable(found))
     else:
-        print(text.render(session), file=file)
+        print(text.render(found), file=file)

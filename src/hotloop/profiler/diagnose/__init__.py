@@ -10,6 +10,8 @@ then `bound` says what is left to gain. Its thresholds stand in its docstring, w
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hotloop.profiler.diagnose import (
     environments,
     networks,
@@ -19,10 +21,11 @@ from hotloop.profiler.diagnose import (
     replay,
     threads,
 )
+from hotloop.profiler.diagnose.costs import Costs
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.diagnose.evidence import Evidence, Rule, spent
+from hotloop.profiler.diagnose.evidence import Evidence, Rule
+from hotloop.profiler.diagnose.findings import findings, left_over
 from hotloop.profiler.session import Session
-from hotloop.profiler.session.stages import OF_SPAN, STAGES
 
 __all__ = ["RULES", "Diagnosis", "Evidence", "Rule", "bound", "diagnose"]
 
@@ -36,7 +39,7 @@ RULES: tuple[Rule, ...] = (
     replay.sampling_grows,
     python_code.logging,
     python_code.configuration,
-    python_code.hot_function,
+    python_code.slow_argmax,
     networks.tiny_batches,
     networks.tiny_operations,
     networks.launch_bound,
@@ -50,40 +53,50 @@ RULES: tuple[Rule, ...] = (
 def diagnose(session: Session) -> list[Diagnosis]:
     """What keeps a program from being faster, what saves the most time first; empty: nothing found.
 
-    By the estimated time saved times the confidence.
+    Costs of the program's own lines, whether a rule knows them or not, and what rules find in the
+    way it is built. Where both mean the same lines, a rule's words are taken.
     """
     evidence = Evidence(session)
     found = [one for rule in RULES if (one := rule(evidence)) is not None]
-    return sorted(found, key=lambda one: -one.weight)
+    if evidence.is_sampled:
+        for one in findings(evidence, Costs(evidence)):
+            same = next((other for other in found if is_same(other, one)), None)
+            if same is None:
+                found.append(one)
+            else:
+                found[found.index(same)] = merged(same, one)
+    return sorted(found, key=lambda one: -one.saved)
+
+
+def is_same(rule: Diagnosis, cost: Diagnosis) -> bool:
+    """Whether a rule means what a cost is."""
+    return bool(rule.places) and bool({*cost.places[:2]} & {*rule.places})
+
+
+def merged(rule: Diagnosis, cost: Diagnosis) -> Diagnosis:
+    """A rule's words, with the place, wait and pace of the cost that it explains."""
+    places = tuple(dict.fromkeys([*cost.places, *rule.places]))
+    gain = rule.gain if rule.gain is not None else cost.gain
+    if gain is not None and cost.gain is not None:
+        gain = max(gain, cost.gain)
+    return replace(
+        rule,
+        gain=gain,
+        places=places,
+        wait=cost.wait,
+        pace=cost.pace,
+        loop_gain=cost.loop_gain,
+        evidence=tuple(dict.fromkeys([*rule.evidence, *cost.evidence])),
+    )
 
 
 def bound(session: Session) -> str:
-    """How much could be gained outside of what takes most of the time, in a sentence."""
+    """What the time of a program is, for which nothing was found, in a sentence."""
     evidence = Evidence(session)
-    if evidence.is_sampled:
-        taken = {stage: evidence.stage_ns(stage) for stage in STAGES}
-        whole = spent(evidence.rows).ns
-    else:
-        taken = {
-            stage: float(
-                evidence.spans(
-                    evidence.main, *(name for name, of in OF_SPAN.items() if of == stage)
-                )[1]
-            )
-            for stage in set(OF_SPAN.values()) - {"wait"}
-        }
-        whole = float(evidence.main.duration_ns)
-    stage = max(taken, key=lambda one: taken[one])
-    if not taken[stage] or not whole:
-        return "Too little was recorded to say how far the program is from its bound."
-    share = min(1.0, taken[stage] / whole)
-    what = {
-        "env": "the environments' own steps",
-        "other": "the program's own code",
-        # What of it is blocked was left out.
-        "wait": "handing over from process to process",
-    }.get(stage, STAGES[stage])
-    return (
-        f"{share:.0%} of the time goes into {what}: at most {1 / share:.2f}× is left in the rest "
-        "of this program."
-    )
+    if not evidence.is_sampled:
+        seconds = evidence.num_samples * evidence.main.interval_ns / 1e9
+        return (
+            f"Too little was recorded to say what could be faster: {seconds:.1f} s of samples, of "
+            "half a second that are needed. Profile a longer run."
+        )
+    return left_over(evidence, Costs(evidence))

@@ -43,10 +43,9 @@ class Diagnosis:
     loop_gain: float | None = None
 
     @property
-    def weight(self) -> float:
-        """What diagnoses are sorted by: the share of the time to be saved, times the confidence.
+    def saved(self) -> float:
+        """What diagnoses are sorted by: the share of the time to be saved.
 
         Where the gain is not known, a twentieth is taken for it: behind all that is known.
         """
-        saved = 0.05 if self.gain is None else 1.0 - 1.0 / self.gain
-        return saved * self.confidence
+        return 0.05 if self.gain is None else 1.0 - 1.0 / self.gain

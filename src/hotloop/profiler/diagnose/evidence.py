@@ -13,13 +13,15 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.session import Frame, Process, Sample, Session, Stack, is_library
 from hotloop.profiler.session.purpose import Purpose
 from hotloop.profiler.session.stages import Leaf, Share, stage_by_key, user_leaf
 
-# Fewer samples than two seconds' tell nothing of shares: at 200, one of 10 % is known to ±4 points.
-MIN_SAMPLES = 200
+# Fewer samples than half a second's tell nothing of shares: at 50, one of 20 % is known to ±11
+# points, at 200 to ±6.
+MIN_SAMPLES = 50
 # Blocked in one of these, a thread waits for another process or thread.
 _WAITS = re.compile(
     r"/(multiprocessing|concurrent/futures|asyncio|ray)/|"
@@ -27,8 +29,15 @@ _WAITS = re.compile(
 )
 
 
+# What a thread is blocked on while another one of the program may be at work for it. Others, as the
+# network or a disk, are nobody's of the program.
+_HANDED_OVER = {"pipe", "events", "lock", "something", "child", None}
+# Calls that wait for another thread or process, by what the user's line says.
+_WAITING_CALLS = {"acquire", "get", "put", "wait", "join", "result", "recv", "poll", "map"}
+
+
 class Row(NamedTuple):
-    """Samples of a main thread in one place.
+    """Samples of a thread in one place.
 
     Attributes:
         weight: what a nanosecond of it is of the whole program's.
@@ -48,7 +57,7 @@ class Evidence:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.main = session.main
-        self._rows: dict[int, list[Row]] = {}
+        self._rows: dict[tuple[int, int], list[Row]] = {}
         self._purposes: dict[int, Purpose] = {}
 
     # --- time -------------------------------------------------------------------------------------
@@ -85,12 +94,14 @@ class Evidence:
 
     # --- samples ----------------------------------------------------------------------------------
 
-    def rows_of(self, process: Process) -> list[Row]:
-        """Of a process's main thread, with weight 1."""
-        if process.pid not in self._rows:
+    def rows_of(self, process: Process, thread: int | None = None) -> list[Row]:
+        """Of a process's main thread, or of another one, with weight 1."""
+        thread = process.pid if thread is None else thread
+        key = process.pid, thread
+        if key not in self._rows:
             stages = stage_by_key(process)
             leaves = [user_leaf(stack) if stack.frames else _NOWHERE for stack in process.stacks]
-            self._rows[process.pid] = [
+            self._rows[key] = [
                 Row(
                     process,
                     sample,
@@ -100,18 +111,19 @@ class Evidence:
                     1.0,
                 )
                 for sample in process.samples
-                if sample.thread == process.pid and process.stacks[sample.stack].frames
+                if sample.thread == thread and process.stacks[sample.stack].frames
             ]
-        return self._rows[process.pid]
+        return self._rows[key]
 
     def waited_ns(self, process: Process) -> int:
         """How long a main thread was blocked by others."""
         return sum(row.sample.blocked_ns for row in self.rows_of(process) if waits(row))
 
-    def busy_ns(self, process: Process) -> int:
+    def busy_ns(self, process: Process, thread: int | None = None) -> int:
         """How long it was not, be it on a core, queued for one, or asleep in an environment."""
-        elapsed = sum(row.sample.elapsed_ns for row in self.rows_of(process))
-        return elapsed - self.waited_ns(process)
+        rows = self.rows_of(process, thread)
+        waited = sum(row.sample.blocked_ns for row in rows if waits(row))
+        return sum(row.sample.elapsed_ns for row in rows) - waited
 
     @cached_property
     def working(self) -> list[Process]:
@@ -126,22 +138,41 @@ class Evidence:
         ]
 
     @cached_property
-    def rows(self) -> list[Row]:
-        """Of all that the program's time depends on, main's waiting left out.
+    def other_threads(self) -> list[int]:
+        """Threads of main's that run Python and are at work for a fiftieth of the time at least."""
+        main = self.main
+        numbers = {sample.thread for sample in main.samples} - {main.pid, 0}
+        return [one for one in sorted(numbers) if self.busy_ns(main, one) > 0.02 * self.whole_ns]
 
-        Workers that work side by side count once: each with its share of the busiest one's time.
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Of all that the program's time depends on.
+
+        What main does, and for the time in which it waits for other processes or threads of the
+        program, what those do. Such that work side by side count once: each with its share of the
+        busiest one's time. What it waits for in vain is main's own.
         """
         rows = [row for row in self.rows_of(self.main) if not waits(row)]
-        busy = {one.pid: self.busy_ns(one) for one in self.working}
-        if not busy:
-            return rows
-        side_by_side = sum(busy.values()) / max(busy.values())
-        for one in self.working:
+        waiting = [row for row in self.rows_of(self.main) if waits(row)]
+        waited = sum(row.sample.elapsed_ns for row in waiting)
+        others = [(one, one.pid) for one in self.working]
+        if waited >= 0.1 * self.whole_ns:
+            others += [(self.main, thread) for thread in self.other_threads]
+        busy = [self.busy_ns(*one) for one in others]
+        if not others or max(busy) <= 0:
+            return rows + waiting
+        side_by_side = sum(busy) / max(busy)
+        # More than main waits for is done while it works itself.
+        weight = min(1.0, waited / max(busy)) / side_by_side if waited else 0.0
+        for process, thread in others:
             rows += [
-                row._replace(weight=1.0 / side_by_side)
-                for row in self.rows_of(one)
+                row._replace(weight=weight)
+                for row in self.rows_of(process, thread)
                 if not waits(row)
             ]
+        unexplained = 1.0 - min(1.0, max(busy) / waited) if waited else 0.0
+        if unexplained > 0.2:
+            rows += [row._replace(weight=unexplained) for row in waiting]
         return rows
 
     @cached_property
@@ -218,6 +249,23 @@ class Evidence:
 _NOWHERE = Leaf("?", "?", 0)
 
 
+class Position(NamedTuple):
+    """A line of a function of the user's."""
+
+    frame: Frame
+    line: int
+
+
+@lru_cache(maxsize=65536)
+def positions(stack: Stack) -> tuple[Position, ...]:
+    """The user's lines of a stack, from the innermost out."""
+    return tuple(
+        Position(frame, line or frame.first_line)
+        for frame, line in zip(reversed(stack.frames), reversed(stack.lines), strict=True)
+        if not is_library(frame)
+    )
+
+
 class Spent(NamedTuple):
     """Time of some rows."""
 
@@ -254,6 +302,11 @@ def by_line(rows: Iterable[Row]) -> list[tuple[Leaf, Share]]:
     return sorted(found.items(), key=lambda item: -item[1].elapsed_ns)
 
 
+def places_of(rows: Iterable[Row], at_most: int = 6) -> tuple[Leaf, ...]:
+    """The user's dearest lines of some rows."""
+    return tuple(leaf for leaf, _ in by_line(rows)[:at_most])
+
+
 def told_lines(evidence: Evidence, rows: Iterable[Row], at_most: int = 3) -> str:
     """The dearest lines in words: "31 % at agent.py:40 in choose, 12 % at …"."""
     lines = [
@@ -277,10 +330,21 @@ def short(file: str) -> str:
 
 
 def waits(row: Row) -> bool:
-    """Whether a thread was blocked by others, for the most part of these samples."""
-    if row.sample.blocked_ns < 0.5 * row.sample.elapsed_ns:
+    """Whether a thread was blocked by others of the program, for the most part of these samples."""
+    sample = row.sample
+    if sample.blocked_ns < 0.5 * sample.elapsed_ns:
         return False
-    return row.stage == "wait" or _is_wait(row.stack.frames[-1])
+    on = max(sample.waits, key=lambda one: sample.waits[one], default=None)
+    if on not in _HANDED_OVER or any("/subprocess.py" in frame.file for frame in row.stack.frames):
+        return False
+    if on == "pipe" or row.stage == "wait" or _is_wait(row.stack.frames[-1]):
+        return True
+    return on is not None and runs_user_code(row.stack) and bool(_WAITING_CALLS & _called(row.leaf))
+
+
+@lru_cache(maxsize=4096)
+def _called(leaf: Leaf) -> frozenset[str]:
+    return source.names_called(leaf.file, source.statement_at(leaf.file, leaf.line))
 
 
 @lru_cache(maxsize=65536)

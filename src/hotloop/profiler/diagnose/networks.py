@@ -11,11 +11,13 @@ from hotloop.profiler.diagnose.evidence import (
     Evidence,
     Row,
     by_line,
+    places_of,
+    positions,
     runs_user_code,
     spent,
     told_lines,
 )
-from hotloop.profiler.session import Frame
+from hotloop.profiler.session import Frame, is_library
 from hotloop.timing.table import duration
 
 # Functions in which a sample means Python and its way into torch, and no arithmetic to speak of.
@@ -97,6 +99,7 @@ def host_syncs(evidence: Evidence) -> Diagnosis | None:
         "Keep metrics and priorities tensors until they are reported, and take them out once, as "
         "a whole: .cpu().numpy() of all, after the optimizer's step.",
         evidence.profile_again,
+        places_of(rows),
     )
 
 
@@ -120,14 +123,14 @@ def tiny_operations(evidence: Evidence) -> Diagnosis | None:
     own: dict[tuple[str, source.Block], list[Row]] = {}
     for row in evidence.rows:
         for frame, line in zip(row.stack.frames, row.stack.lines, strict=True):
-            if not line or not source.handles_tensors(frame.file, line):
+            if not line or is_library(frame) or not source.handles_tensors(frame.file, line):
                 continue
             loop = source.loop_around(frame.file, line)
             if loop is None:
                 continue
             passing.setdefault((frame.file, loop), []).append(row)
         leaf = row.leaf
-        loop = source.loop_around(leaf.file, leaf.line)
+        loop = source.loop_around(leaf.file, leaf.line) if positions(row.stack) else None
         if loop is not None and row.stage in ("other", "update", "act", "replay"):
             own.setdefault((leaf.file, loop), []).append(row)
     chosen: list[Row] = []
@@ -152,6 +155,7 @@ def tiny_operations(evidence: Evidence) -> Diagnosis | None:
         "Write it as operations on whole tensors; over parameters, torch._foreach_… or the "
         "optimizer's fused form.",
         evidence.profile_again,
+        places_of(chosen),
     )
 
 
@@ -189,11 +193,8 @@ def launch_bound(evidence: Evidence) -> Diagnosis | None:
     share = dispatch.ns / updating
     if mean_ns > 1e6 or share < 0.25:
         return None
-    # What isn't Python's own is C++ on its way to the kernel for a good part, too. A backward pass
-    # of two small layers has some twenty operations of 5 to 10 µs each, whatever their size: where
-    # it takes no longer than those, nearly all of the rest; where it takes a millisecond, a third.
-    small = min(1.0, max(0.0, (1e6 - mean_ns) / (1e6 - 0.2e6)))
-    saved = dispatch.ns + (updating - dispatch.ns) * (1 + 1.7 * small) / 3
+    # What a compiled update has no more of, at the least: the way to the arithmetic in Python.
+    saved = dispatch.ns
     places = {(row.stack.frames[-1].file, row.stack.lines[-1]) for row in rows}
     return Diagnosis(
         "launch-bound",

@@ -95,6 +95,8 @@ def decay(evidence: Evidence) -> Diagnosis | None:
         + "something is kept that grows (a list, a graph of tensors, a log), or is gone through "
         "again each time.",
         evidence.profile_again,
+        (grown,) if grown else (),
+        pace="growing",
     )
 
 

@@ -7,6 +7,7 @@ from hotloop.profiler.diagnose.evidence import (
     Evidence,
     by_line,
     place,
+    places_of,
     told_lines,
     waits,
 )
@@ -71,6 +72,7 @@ def starved_stage(evidence: Evidence) -> Diagnosis | None:
         "Take work out of it (copy whole arrays instead of elements, convert once, send less), or "
         "let two processes do it.",
         evidence.profile_again,
+        places_of(rows),
     )
 
 

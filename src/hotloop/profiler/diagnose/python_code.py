@@ -1,4 +1,4 @@
-"""Python that costs more than what it surrounds: logging, configuration objects, hot functions."""
+"""Python that costs more than what it surrounds: logging, configuration objects, argmax."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hotloop.profiler.diagnose.evidence import (
     Evidence,
     Row,
     by_line,
-    place,
+    places_of,
     short,
     spent,
     told_lines,
@@ -69,6 +69,7 @@ def logging(evidence: Evidence) -> Diagnosis | None:
         else "Log every thousandth step, or once an episode, and let metrics stay numbers until "
         "then.",
         evidence.profile_again,
+        places_of([*eager, *written]),
     )
 
 
@@ -105,14 +106,14 @@ def configuration(evidence: Evidence) -> Diagnosis | None:
         "Make plain values of them once, before the loop: OmegaConf.to_container(config), or local "
         "variables.",
         evidence.profile_again,
+        places_of(rows),
     )
 
 
-def hot_function(evidence: Evidence) -> Diagnosis | None:
-    """One small function of the user's takes much of the time, by its own lines and C called there.
+def slow_argmax(evidence: Evidence) -> Diagnosis | None:
+    """An argmax with ties, drawn from lists of Python's, takes a tenth of the time and more.
 
-    An argmax with ties drawn from lists of Python's is known: NumPy's takes a tenth. Of another
-    function nothing is known but its share; half of the time makes it worth a look.
+    By its own lines and C called there: NumPy's takes a tenth of it.
     """
     if not evidence.is_sampled:
         return None
@@ -139,11 +140,9 @@ def hot_function(evidence: Evidence) -> Diagnosis | None:
         share = evidence.share(at_work)
         if source.is_argmax(function) and share > _WORTH:
             one = _argmax(evidence, frame, own, at_work)
-        elif share > 0.5:
-            one = _leaf(evidence, frame, own, at_work)
         else:
             continue
-        if best is None or one.weight > best.weight:
+        if best is None or one.saved * one.confidence > best.saved * best.confidence:
             best = one
     return best
 
@@ -185,21 +184,5 @@ def _argmax(evidence: Evidence, frame: Frame, rows: list[Row], at_work: float) -
         "rng.choice(np.flatnonzero(values == values.max())) only if there is more than one. Many "
         "runs at once as rows of one array save the rest.",
         evidence.profile_again,
-    )
-
-
-def _leaf(evidence: Evidence, frame: Frame, rows: list[Row], at_work: float) -> Diagnosis:
-    line = by_line(rows)[0][0]
-    return Diagnosis(
-        "hot-function",
-        f"{frame.function} alone takes {evidence.share(at_work):.0%} of the time",
-        0.5,
-        None,
-        (
-            f"its own lines: {told_lines(evidence, rows)}",
-            f"the dearest, {place(line)}: `{source.text_at(line.file, line.line)}`",
-            f"the program would be {evidence.gain(at_work):.1f} times as fast if it cost nothing",
-        ),
-        "Let it work on arrays at once, or compile it (Numba); call it less often.",
-        evidence.profile_again,
+        places_of(rows),
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.diagnose.evidence import Evidence, told_lines
+from hotloop.profiler.diagnose.evidence import Evidence, places_of, told_lines
 from hotloop.profiler.diagnose.series import (
     STEPS,
     UPDATES,
@@ -73,6 +73,8 @@ def sampling_grows(evidence: Evidence) -> Diagnosis | None:
         "Draw in proportion to weights by a tree, O(log N) in the buffer's size, whatever shifts "
         "the weights: `hotloop.replay.ReplayBuffer(…, sampler=Proportional())`.",
         evidence.profile_again,
+        places_of(row for row in evidence.rows if row.stage == "replay"),
+        pace="growing",
     )
 
 

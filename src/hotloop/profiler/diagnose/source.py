@@ -20,6 +20,11 @@ _FORMATTING = {
     *("str", "repr", "round", "len", "int", "float", "format", "join", "item", "tolist", "numpy"),
     *("mean", "std", "min", "max", "time", "perf_counter"),
 }
+# Products of matrices and what is made of them.
+_PRODUCTS = {
+    *("dot", "matmul", "einsum", "tensordot", "inner", "outer", "vdot", "solve", "inv", "lstsq"),
+    *("svd", "eigh", "eig", "qr", "cholesky", "pinv", "conv2d", "convolve", "fft"),
+}
 _LARGEST = {"argmax", "amax", "nanmax", "max", "nanargmax"}
 _AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuffle", "permutation"}
 _EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
@@ -32,6 +37,111 @@ def _tree(file: str) -> ast.Module | None:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return None
+
+
+class Block(NamedTuple):
+    """First and last line of a statement, loop or function, both its own."""
+
+    first: int
+    last: int
+
+    @property
+    def num_lines(self) -> int:
+        """Of both ends and between."""
+        return self.last - self.first + 1
+
+    def __contains__(self, line: object) -> bool:
+        return isinstance(line, int) and self.first <= line <= self.last
+
+
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_COMPOUND = (
+    *(ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Try, ast.Match),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+)
+
+
+@lru_cache(maxsize=256)
+def statements(file: str) -> dict[int, Block]:
+    """The simple statement that each line is of; of a compound one, its head alone."""
+    found: dict[int, Block] = {}
+    tree = _tree(file)
+    for node in ast.walk(tree) if tree else ():
+        if not isinstance(node, ast.stmt):
+            continue
+        block = Block(node.lineno, node.end_lineno or node.lineno)
+        if isinstance(node, _COMPOUND):
+            body: list[ast.stmt] = getattr(node, "body", [])
+            last = min([block.last, *(one.lineno - 1 for one in body)])
+            block = Block(block.first, max(block.first, last))
+        for line in range(block.first, block.last + 1):
+            # The innermost: they come from the outside in.
+            found[line] = block
+    return found
+
+
+def statement_at(file: str, line: int) -> Block:
+    """The statement that a line is of; the line itself where the file is not there."""
+    return statements(file).get(line, Block(line, line))
+
+
+@lru_cache(maxsize=4096)
+def names_called(file: str, block: Block) -> frozenset[str]:
+    """What is called within some lines: the last part of each name, and dotted names in whole."""
+    found: set[str] = set()
+    for node in _calls(file):
+        if block.first <= node.lineno <= block.last:
+            function = node.func
+            if isinstance(function, ast.Attribute):
+                found.update((function.attr, ast.unparse(function)))
+            elif isinstance(function, ast.Name):
+                found.add(function.id)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=4096)
+def keywords_called(file: str, block: Block) -> frozenset[str]:
+    """The keywords of all calls within some lines."""
+    return frozenset(
+        one.arg
+        for node in _calls(file)
+        if block.first <= node.lineno <= block.last
+        for one in node.keywords
+        if one.arg
+    )
+
+
+@lru_cache(maxsize=4096)
+def multiplies_matrices(file: str, block: Block) -> bool:
+    """Whether some lines hold `@`, or a call that is one: those are arithmetic's own time."""
+    if names_called(file, block) & _PRODUCTS:
+        return True
+    tree = _tree(file)
+    return any(
+        isinstance(node, ast.MatMult)
+        for outer in (ast.walk(tree) if tree else ())
+        if isinstance(outer, ast.BinOp | ast.AugAssign) and outer.lineno in block
+        for node in (outer.op,)
+    )
+
+
+@lru_cache(maxsize=256)
+def functions(file: str) -> tuple[tuple[Block, str], ...]:
+    """All functions of a file with their names, the shortest first."""
+    tree = _tree(file)
+    found = [
+        (Block(node.lineno, node.end_lineno or node.lineno), getattr(node, "name", "<lambda>"))
+        for node in (ast.walk(tree) if tree else ())
+        if isinstance(node, _FUNCTIONS)
+    ]
+    return tuple(sorted(found, key=lambda one: one[0].num_lines))
+
+
+@lru_cache(maxsize=4096)
+def function_around(file: str, line: int) -> Block:
+    """The innermost function around a line; where there is none, the file as far as it goes."""
+    return next((block for block, _ in functions(file) if line in block), Block(1, 2**31))
 
 
 def text_at(file: str, line: int) -> str:
@@ -153,29 +263,16 @@ def handles_tensors(file: str, line: int) -> bool:
     return False
 
 
-class Block(NamedTuple):
-    """First and last line of a loop or function, both its own."""
-
-    first: int
-    last: int
-
-    @property
-    def num_lines(self) -> int:
-        """Of both ends and between."""
-        return self.last - self.first + 1
-
-
 @lru_cache(maxsize=256)
 def _loops(file: str) -> tuple[Block, ...]:
     """All loops and comprehensions of a file, the shortest first."""
     tree = _tree(file)
-    loops = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
     return tuple(
         sorted(
             (
                 Block(node.lineno, node.end_lineno or node.lineno)
                 for node in (ast.walk(tree) if tree else ())
-                if isinstance(node, loops)
+                if isinstance(node, _LOOPS)
             ),
             key=lambda block: block.num_lines,
         )
@@ -208,9 +305,10 @@ def is_argmax(function: ast.FunctionDef) -> bool:
     return "argmax" in function.name.lower() or bool(names & _AMONG_EQUALS and names & _EQUALS)
 
 
-def _calls(file: str) -> list[ast.Call]:
+@lru_cache(maxsize=256)
+def _calls(file: str) -> tuple[ast.Call, ...]:
     tree = _tree(file)
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree else []
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Call)) if tree else ()
 
 
 def _lines(node: ast.Call) -> range:

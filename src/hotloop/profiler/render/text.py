@@ -1,14 +1,23 @@
-"""A session in a terminal: each component's tree, workers merged, where threads waited."""
+"""A session in a terminal: trees and tables, then what costs most, where one looks first.
+
+What is printed last is seen without scrolling: above the prompt stand the dearest lines, above them
+the diagnoses.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from hotloop import timing
+from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.diagnose.evidence import place
+from hotloop.profiler.render import words
+from hotloop.profiler.render.findings import Findings
+from hotloop.profiler.render.lines import Costs, Sources
 from hotloop.profiler.session import Process, Session
-from hotloop.profiler.session.stages import STAGES, Share, stages
+from hotloop.profiler.session.stages import STAGES, Leaf, Share, Stages
 from hotloop.timing import Node
 from hotloop.timing.table import duration
 
@@ -17,17 +26,30 @@ if TYPE_CHECKING:
 
 # A node with less of its component's time is left out of what is printed.
 MIN_SHARE = 0.005
-_HEADINGS = ("", "share", "calls", "p50", "p99", "total", "on core", "queued", "blocked")
+_KERNEL = ("on core", "queued", "blocked")
+_HEADINGS = ("", "share", "calls", "p50", "p99", "total", *_KERNEL)
+# Of main, and of other threads and workers.
+_MAX_LINES, _MAX_LINES_OF_OTHERS = 5, 3
+_MAX_SOURCE = 60
+# So many diagnoses are told whole, the others by their first line.
+_MAX_WHOLE = 3
 
 Row = tuple[str, ...]
 
 
-def overview(session: Session) -> str:
-    """What ran, for how long, on what, and how it ended."""
+def overview(source: Session | Findings) -> str:
+    """What ran, for how long, of that to start, on what, and how it ended."""
+    found = Findings.of(source)
+    session = found.session
     about, main = session.about, session.main
-    command = " ".join(session.command) or main.name
-    seconds = (session.end_ns - session.start_ns) / 1e9
-    parts = [f"{seconds:,.1f} s"]
+    command = words.one_line(" ".join(session.command)) or main.name
+    nanoseconds = session.end_ns - session.start_ns
+    parts = [f"{nanoseconds / 1e9:,.1f} s"]
+    if found.start_up_ns is not None:
+        loop_ns = max(0, nanoseconds - found.start_up_ns)
+        parts[0] += (
+            f" ({found.start_up_ns / 1e9:,.1f} s {STAGES['import']}, {loop_ns / 1e9:,.1f} s loop)"
+        )
     if "exit_code" in about:
         code = about["exit_code"]
         parts.append(f"killed by signal {-code}" if code < 0 else f"exit code {code}")
@@ -159,9 +181,8 @@ def _share_at(process: Process, path: tuple[str, ...]) -> float:
     return node.total_ns / (process.duration_ns or 1)
 
 
-def stage_rows(process: Process) -> list[Row]:
-    """The main thread's time by stage, told from what it was seen in."""
-    found = stages(process)
+def stage_rows(found: Stages) -> list[Row]:
+    """A main thread's time by stage, told from what it was seen in."""
     rows: list[Row] = []
     for stage, share in sorted(found.by_stage.items(), key=lambda item: -item[1].elapsed_ns):
         part = share.elapsed_ns / (found.total.elapsed_ns or 1)
@@ -170,88 +191,172 @@ def stage_rows(process: Process) -> list[Row]:
     return rows
 
 
+def line_rows(costs: Costs, sources: Sources, at_most: int) -> list[Row]:
+    """The user's dearest lines, the dearest first, each with its source."""
+    return [
+        (
+            place(Leaf(one.function, one.file, one.line)),
+            f"{one.part:.1%}",
+            *_of_kernel(one.share),
+            words.one_line(sources.text(one.file, one.line), _MAX_SOURCE),
+        )
+        for one in costs.lines[:at_most]
+    ]
+
+
 def notes(session: Session) -> list[str]:
     """What is missing, a sentence each."""
     lines = [
-        f"not covered: process {one.pid}, {one.cpu_ns / 1e9:.1f} s of CPU: {one.command or '?'}"
+        f"not covered: process {one.pid}, {one.cpu_ns / 1e9:.1f} s of CPU: "
+        f"{words.one_line(one.command) or '?'}"
         for one in session.uncovered
         if one.cpu_ns > 0
     ]
     return [*lines, *session.problems]
 
 
-def render(session: Session) -> str:
-    """The report as plain text."""
-    parts = [overview(session), ""]
-    shown = selected(session)
-    rows = [row for process in shown for row in tree_rows(process)]
-    parts.append(_plain([_HEADINGS, *rows]))
-    workers = session.workers
-    if len(workers) > 1:
-        parts += ["", _plain(merged_rows(workers))]
-    stage = stage_rows(session.main)
-    if stage:
-        heads = (f"{session.main.name}, by samples", "share", "on core", "queued", "blocked")
-        parts += ["", _plain([heads, *stage])]
-    parts += ["", cost(session), *notes(session)]
-    parts += ["", *diagnosis_lines(session)]
-    return "\n".join(parts)
-
-
-def diagnosis_lines(session: Session) -> list[str]:
+def diagnosis_lines(source: Session | Findings) -> list[str]:
     """What keeps it from being faster, the dearest first, and what to change."""
-    from hotloop.profiler.diagnose import bound, diagnose
-
-    found = diagnose(session)
-    if not found:
-        return [f"nothing found that keeps it from being faster. {bound(session)}"]
+    found = Findings.of(source)
+    if not found.diagnoses:
+        return [found.bound]
     lines = ["why it is not faster:"]
-    for rank, one in enumerate(found, 1):
-        gain = "" if one.gain is None else f": {one.gain:.1f}× as fast without"
-        lines.append(f"{rank}. {one.title}{gain} ({one.confidence:.0%} sure) [{one.rule}]")
+    for rank, one in enumerate(found.diagnoses, 1):
+        lines.append(f"{rank}. {_headline(one)}")
+        at = [place(leaf) for leaf in one.places]
+        if rank > _MAX_WHOLE:
+            lines += [f"   at {at[0]}"] if at else []
+            continue
+        if at:
+            told = words.one_line(found.sources.text(one.places[0].file, one.places[0].line))
+            lines.append(f"   at {at[0]}" + (f": {told}" if told else ""))
+        if at[1:]:
+            lines.append(f"   and {', '.join(at[1:])}")
         lines += [f"     {sentence}" for sentence in one.evidence]
         lines += [f"   → {one.advice}", f"   $ {one.verify}"]
     return lines
 
 
-def _plain(rows: Iterable[Row]) -> str:
-    table = [tuple(row) for row in rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
+def _headline(one: Diagnosis) -> str:
+    """ "a sleep in the loop: up to 3.4× (of the loop alone 3.9×); blocked: sleep, again and again;
+    90% sure [sleep]"."""
+    gain, rule = words.gain(one), words.rule(one)
+    told = one.title + (f": {gain}" if gain else "")
+    return f"{told}; {', '.join(words.kind(one))}; {one.confidence:.0%} sure" + (
+        f" [{rule}]" if rule else ""
     )
 
 
-def renderable(session: Session) -> Group:
+# --- the report -----------------------------------------------------------------------------------
+
+
+class _Table(NamedTuple):
+    """Rows, the first of which holds headings.
+
+    Attributes:
+        last_is_text: the last column is as wide as there is room for, and begins at its left.
+    """
+
+    rows: Sequence[Row]
+    last_is_text: bool = False
+
+
+class _Words(NamedTuple):
+    """Lines; the style is rich's."""
+
+    lines: Sequence[str]
+    style: str = ""
+
+
+def _parts(found: Findings) -> list[_Table | _Words]:
+    """What the report is made of: what is seen last, and first, is at the end."""
+    session, workers = found.session, found.session.workers
+    rows = [row for process in selected(session) for row in tree_rows(process)]
+    parts: list[_Table | _Words] = [_Table([_HEADINGS, *rows])]
+    if len(workers) > 1:
+        parts.append(_Table(merged_rows(workers)))
+    if found.lockstep is not None:
+        parts.append(_Words(words.lockstep(found.lockstep)))
+    stage = stage_rows(found.stages(session.main))
+    if stage:
+        parts.append(_Table([(f"{session.main.name}, by samples", "share", *_KERNEL), *stage]))
+    parts.append(_Words([cost(session)], "dim"))
+    if missing := notes(session):
+        parts.append(_Words(missing, "yellow"))
+    parts += [_Words([overview(found)], "bold"), _Words(diagnosis_lines(found))]
+    return parts + _line_parts(found)
+
+
+def _line_parts(found: Findings) -> list[_Table | _Words]:
+    parts: list[_Table | _Words] = []
+    files: list[str] = []
+    for number, costs in enumerate(found.costs):
+        at_most = _MAX_LINES_OF_OTHERS if number else _MAX_LINES
+        rows = line_rows(costs, found.sources, at_most)
+        if rows:
+            heading = f"{costs.name}, lines of yours"
+            parts.append(_Table([(heading, "share", *_KERNEL, ""), *rows], last_is_text=True))
+            files += [one.file for one in costs.lines[:at_most]]
+    problems = [
+        f"{words.one_line(file)} {problem}"
+        for file in dict.fromkeys(files)
+        if (problem := found.sources.problem(file))
+    ]
+    return [*parts, _Words(problems, "yellow")] if problems else parts
+
+
+def render(source: Session | Findings) -> str:
+    """The report as plain text."""
+    return "\n\n".join(
+        _plain(part) if isinstance(part, _Table) else "\n".join(part.lines)
+        for part in _parts(Findings.of(source))
+    )
+
+
+def _plain(table: _Table) -> str:
+    rows = table.rows
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    left = {0, len(widths) - 1} if table.last_is_text else {0}
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def renderable(source: Session | Findings) -> Group:
     """The report for a rich console."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    def table(rows: Sequence[Row], title: str | None = None) -> Table:
-        made = Table(title=title and Text(title), box=None, pad_edge=False)
-        for i, heading in enumerate(rows[0]):
+    def drawn(table: _Table) -> Table:
+        made = Table(box=None, pad_edge=False)
+        last = len(table.rows[0]) - 1
+        for i, heading in enumerate(table.rows[0]):
+            is_text = table.last_is_text and i == last
             made.add_column(
-                Text(heading), justify="right" if i else "left", no_wrap=i > 0, overflow="fold"
+                Text(heading),
+                justify="left" if is_text or not i else "right",
+                # What stands in a wide column gives way to the numbers.
+                no_wrap=i > 0 and not is_text,
+                overflow="fold",
             )
-        for row in rows[1:]:
-            made.add_row(*(Text(cell) for cell in row))
+        for row in table.rows[1:]:
+            cells = [Text(cell) for cell in row]
+            if table.last_is_text:
+                cells[-1] = Text(row[-1], no_wrap=True, overflow="ellipsis")
+            made.add_row(*cells)
         return made
 
-    parts: list[object] = [Text(overview(session), style="bold"), Text("")]
-    rows = [row for process in selected(session) for row in tree_rows(process)]
-    parts.append(table([_HEADINGS, *rows]))
-    if len(session.workers) > 1:
-        parts += [Text(""), table(merged_rows(session.workers))]
-    stage = stage_rows(session.main)
-    if stage:
-        heads = (f"{session.main.name}, by samples", "share", "on core", "queued", "blocked")
-        parts += [Text(""), table([heads, *stage])]
-    parts += [Text(""), Text(cost(session), style="dim")]
-    parts += [Text(note, style="yellow") for note in notes(session)]
-    parts += [Text(""), *map(Text, diagnosis_lines(session))]
+    parts: list[object] = []
+    for part in _parts(Findings.of(source)):
+        if parts:
+            parts.append(Text(""))
+        if isinstance(part, _Table):
+            parts.append(drawn(part))
+        else:
+            parts += [Text(line, style=part.style) for line in part.lines]
     return Group(*parts)  # pyright: ignore[reportArgumentType]

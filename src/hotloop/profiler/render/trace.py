@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from hotloop.files import written_whole
+from hotloop.profiler.render.words import one_line
 from hotloop.profiler.session import Process, Session
 from hotloop.profiler.session.throughput import step_factors
 from hotloop.timing.reader import EVENT
@@ -67,7 +68,7 @@ def _texts(session: Session) -> Iterator[str]:
     other = {
         "command": " ".join(session.command),
         "problems": session.problems,
-        "not covered": [f"{one.pid}: {one.command}" for one in session.uncovered],
+        "not covered": [f"{one.pid}: {one_line(one.command)}" for one in session.uncovered],
     }
     # With "ms" chrome://tracing rounds to microseconds where it finds out which span holds which.
     yield f'\n],"displayTimeUnit":"ns","otherData":{_json(other)}}}\n'

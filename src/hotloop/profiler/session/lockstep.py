@@ -9,6 +9,8 @@ environment; up to the slowest one's it waits:
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,6 +38,7 @@ class LockstepWaste:
         busy_ns: own times of all workers.
         waste_ns: Σ over workers (max − own).
         times_slowest: by worker, in how many steps it was the slowest.
+        typical_ns: by worker, the median of its own times in the steps that it took part in.
     """
 
     parent: str
@@ -46,6 +49,7 @@ class LockstepWaste:
     busy_ns: np.ndarray
     waste_ns: np.ndarray
     times_slowest: dict[str, int]
+    typical_ns: dict[str, float]
 
     @property
     def num_steps(self) -> int:
@@ -63,6 +67,39 @@ class LockstepWaste:
         """How many times faster the same workers step if none waits for another."""
         busy = int(self.busy_ns.sum())
         return 1 + int(self.waste_ns.sum()) / busy if busy else 1.0
+
+    @property
+    def always_slowest(self) -> Slowest | None:
+        """The worker that is the slowest in most steps; None: now it is one, now another.
+
+        Of two alike, either is in half of the steps: it must be more often than chance allows, and
+        slower by more than a twentieth, else nobody waits for long.
+        """
+        name = max(self.times_slowest, key=lambda one: self.times_slowest[one])
+        chance = 1 / len(self.workers)
+        by_chance = chance + 3 * math.sqrt(chance * (1 - chance) / self.num_steps)
+        share = self.times_slowest[name] / self.num_steps
+        if share <= max(0.5, by_chance):
+            return None
+        own = self.typical_ns[name]
+        others = statistics.median(ns for one, ns in self.typical_ns.items() if one != name)
+        return Slowest(name, share, own, others) if own > 1.05 * others else None
+
+
+class Slowest(NamedTuple):
+    """A worker that the others wait for.
+
+    Attributes:
+        name: the worker's.
+        share: of the steps, in which it was the slowest.
+        own_ns: its own time in a typical step.
+        others_ns: that of a typical other worker.
+    """
+
+    name: str
+    share: float
+    own_ns: float
+    others_ns: float
 
 
 def lockstep(session: Session) -> LockstepWaste | None:
@@ -200,6 +237,10 @@ def _match(
     busy, number = busy[:, known], number[known]
     slowest = busy.max(0)
     times = np.bincount(busy.argmax(0), minlength=len(names))
+    typical = [
+        float(np.median(row[here])) if here.any() else 0.0
+        for row, here in zip(busy, part[:, known], strict=True)
+    ]
     return LockstepWaste(
         parent,
         tuple(names),
@@ -209,6 +250,7 @@ def _match(
         busy.sum(0),
         slowest * number - busy.sum(0),
         dict(zip(names, times.tolist(), strict=True)),
+        dict(zip(names, typical, strict=True)),
     )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,10 +34,15 @@ from hotloop.profiler.session.saving import FILE, load
 from hotloop.timing import Recording, RecordingError
 from hotloop.timing.reader import State, state_of
 
+_One = TypeVar("_One")
+
 ABOUT = "profile.json"
 # A process that ends its recording itself and was sampled writes its last samples in its last
 # moments; where they are older than this, it could not.
 _SILENCE_NS = 10_000_000_000
+# Of a program that has not ended: how long after the last line of samples a process of it may have
+# begun. Lines come about once a second.
+_UNTOLD_NS = 5_000_000_000
 # How we start the script, whose forks have that command too.
 _OUR_START = re.compile(r"^.*? -m hotloop\.profiler\.collect\.script \{.*?\} ")
 
@@ -56,21 +61,14 @@ def read(directory: str | os.PathLike[str]) -> Session:
             f"expected a directory of a profile or a run, got {root}: there is none; "
             "`hotloop profile SCRIPT` makes one"
         )
+    about = _about(root)
     recordings, problems = _recordings([root / "timing", root])
     sampled, torn = _samples([root / "timing", root])
     problems += torn
-    # A program that records by itself, as `hotloop train` does, does so where it wants to; what
-    # older runs have left there is not part of this.
-    elsewhere = {
-        Path(path).parent.resolve()
-        for one in sampled
-        for period in one.periods[-1:]
-        for path in period.get("recordings", ())
-    }
-    began_ns = min((one.about["start_ns"] for one in sampled), default=0)
-    boots = {one.about["boot_id"] for one in sampled}
-    more, others = _recordings(sorted(elsewhere - {root.resolve(), (root / "timing").resolve()}))
-    recordings += [one for one in more if one.boot_id in boots and one.end_ns >= began_ns]
+    # A program that records by itself, as `hotloop train` does, does so where it wants to.
+    elsewhere = _elsewhere(root, recordings, sampled)
+    more, others = _recordings(sorted(elsewhere))
+    recordings = _once([*recordings, *_of_this_program(more, sampled, about)], _identity)
     problems += others
     if not recordings and not sampled and (root / FILE).is_file():
         return load(root / FILE)
@@ -79,12 +77,97 @@ def read(directory: str | os.PathLike[str]) -> Session:
             f"expected recordings (*.hlt) in {root} or its `timing` directory, got none: profile "
             "again, or look at `hotloop runs`" + "".join(f"; {problem}" for problem in problems[:3])
         )
-    about = _about(root)
     problems += about.get("problems", [])
     session = merge(recordings, sampled, directory=str(root), about=about, problems=problems)
     for run in (root, *(place.parent for place in sorted(elsewhere))):
         _add_facts_of_run(session, run)
     return session
+
+
+def _elsewhere(
+    root: Path, recordings: Sequence[Recording], sampled: Sequence[samples_file.Samples]
+) -> set[Path]:
+    """Other directories that the program recorded to, as far as they are there.
+
+    Samples name them as they were then. What lay in the profile's own directory is taken from where
+    the profile is now: it may have been copied, or moved, and its place may hold another one.
+    """
+    named = {
+        Path(os.path.abspath(path))
+        for one in sampled
+        for period in one.periods[-1:]
+        for path in period.get("recordings", ())
+    }
+    own = {one.path.name: one for one in recordings if one.path is not None}
+    homes: list[Path] = []
+    for path in sorted(named):
+        if path.name not in own or any(path.is_relative_to(home) for home in homes):
+            continue
+        # The profile, or its `timing` directory where that is read by itself.
+        home = next(
+            (home for home in path.parents[:2] if (root / path.relative_to(home)).is_file()), None
+        )
+        if home is not None and _is_copy(own[path.name], path):
+            homes.append(home)
+    found: set[Path] = set()
+    for path in named:
+        home = next((home for home in homes if path.is_relative_to(home)), None)
+        if home is None:
+            found.add(path.parent.resolve())
+        elif (root / path.relative_to(home)).is_file():
+            found.add((root / path.relative_to(home)).parent.resolve())
+    return found - {root.resolve(), (root / "timing").resolve()}
+
+
+def _is_copy(one: Recording, path: Path) -> bool:
+    """Whether a recording was copied from a file, or is what was moved away from there."""
+    try:
+        if one.path is not None and path.samefile(one.path):
+            return True
+        return _identity(timing.read(path)) == _identity(one)
+    except (OSError, RecordingError):
+        return True
+
+
+def _of_this_program(
+    recordings: Iterable[Recording],
+    sampled: Sequence[samples_file.Samples],
+    about: Mapping[str, Any],
+) -> list[Recording]:
+    """Those of a directory that were made while the program ran, of all its runs."""
+    if not sampled:
+        return []
+    boots = {one.about["boot_id"] for one in sampled}
+    began_ns = min(one.about["start_ns"] for one in sampled)
+    ended_ns = about.get("end_ns")
+    if not isinstance(ended_ns, int):
+        # It still runs, or nobody saw its end: a process that began after the last line is found
+        # with the next one.
+        last = [one.periods[-1]["t"] for one in sampled if one.periods]
+        ended_ns = max(last, default=began_ns) + _UNTOLD_NS
+    return [
+        one
+        for one in recordings
+        if one.boot_id in boots and one.end_ns >= began_ns and one.start_ns <= ended_ns
+    ]
+
+
+def _identity(one: Recording) -> tuple[int, int, str, str]:
+    """What is the same of one recording in two files."""
+    return one.pid, one.start_ns, one.boot_id, one.component
+
+
+def _identity_of_samples(one: samples_file.Samples) -> tuple[int, int, str, str]:
+    about = one.about
+    return about["pid"], about["start_ns"], about["boot_id"], about["component"]
+
+
+def _once(found: Iterable[_One], identity: Callable[[_One], object]) -> list[_One]:
+    """The first of each."""
+    first: dict[object, _One] = {}
+    for one in found:
+        first.setdefault(identity(one), one)
+    return list(first.values())
 
 
 def _add_facts_of_run(session: Session, root: Path) -> None:
@@ -125,7 +208,7 @@ def _samples(directories: Iterable[Path]) -> tuple[list[samples_file.Samples], l
             found.append(one)
             if one.is_torn:
                 problems.append(f"{path} ends in the middle of a line, which is left out")
-    return found, problems
+    return _once(found, _identity_of_samples), problems
 
 
 def _about(root: Path) -> dict[str, Any]:
@@ -292,7 +375,7 @@ def _add_samples(process: Process, sampled: samples_file.Samples) -> None:
     places: list[Frame] = []
     paths: list[tuple[str, ...]] = []
     first_stack = len(process.stacks)
-    totals = {sample[:3]: list(sample[3:]) for sample in process.samples}
+    totals = {sample[:3]: [*sample[3:7], dict(sample.waits)] for sample in process.samples}
     ended, spans = _Spans(), _Spans()
     num_recordings = 0
     by_path: dict[tuple[str, ...], int] = {}
@@ -307,13 +390,16 @@ def _add_samples(process: Process, sampled: samples_file.Samples) -> None:
                 process.stacks.append(Stack(frames, tuple(lines)))
             if not is_early:
                 by_path, by_stack = {}, {}
-            for thread, path, number, *row in period["counts"]:
+            for thread, path, number, *numbers in period["counts"]:
+                row, waits = numbers[:4], numbers[4] if len(numbers) > 4 else {}
                 stack = first_stack + number
                 if stack >= len(process.stacks):
                     raise IndexError(f"stack {number} was never told of")
-                total = totals.setdefault((thread, paths[path], stack), [0, 0, 0, 0])
+                total = totals.setdefault((thread, paths[path], stack), [0, 0, 0, 0, {}])
                 for i, value in enumerate(row):
                     total[i] += value
+                for wait, ns in waits.items():
+                    total[4][wait] = total[4].get(wait, 0) + ns
                 if thread == process.pid:
                     by_path[paths[path]] = by_path.get(paths[path], 0) + row[0]
                     by_stack[stack] = by_stack.get(stack, 0) + row[0]

@@ -17,42 +17,48 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hotloop.files import written_whole
-from hotloop.profiler.render import text
+from hotloop.profiler.render import text, words
+from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import pictures, tables
 from hotloop.profiler.render.html.tables import escaped
 from hotloop.profiler.session import Process, Session
-from hotloop.profiler.session.lockstep import LockstepWaste, lockstep
-from hotloop.profiler.session.stages import STAGES, Stages, stages
-from hotloop.profiler.session.throughput import Throughput, throughput
+from hotloop.profiler.session.lockstep import LockstepWaste
+from hotloop.profiler.session.stages import STAGES, Stages
+from hotloop.profiler.session.throughput import Throughput
 
 __all__ = ["render", "write"]
 
+# Of each kind of threads: lines that are shown with what stands around them, and all together.
+_TOP_LINES, _MOST_LINES = 5, 20
 
-def write(session: Session, path: str | os.PathLike[str]) -> None:
+
+def write(source: Session | Findings, path: str | os.PathLike[str]) -> None:
     """Write the page.
 
     Raises:
         OutputError: it can't be written.
     """
-    page = render(session)
+    page = render(source)
     with written_whole(Path(path)) as aside:
         # File names of a program may hold what no encoding has.
         aside.write_text(page, encoding="utf-8", errors="replace")
 
 
-def render(session: Session) -> str:
+def render(source: Session | Findings) -> str:
     """The page."""
-    found = {process.pid: stages(process) for process in session.processes}
-    steps, waste = throughput(session), lockstep(session)
+    found = Findings.of(source)
+    session, steps, waste = found.session, found.throughput, found.lockstep
     carried = {
         "timeline": pictures.timeline(session),
         "throughput": pictures.throughput_line(session, steps) if steps else None,
         "lockstep": pictures.lockstep_line(session, waste) if waste else None,
     }
     sections = [
-        ("diagnosis", "Diagnosis", _diagnoses(session)),
-        ("stages", "Stages", _stages(session.main, found[session.main.pid])),
-        ("timeline", "Timeline", _timeline(session, found)),
+        ("diagnosis", "Diagnosis", _diagnoses(found)),
+        ("lines", "Your lines", _lines(found)),
+        ("functions", "Functions", _functions(found)),
+        ("stages", "Stages", _stages(session.main, found.stages(session.main))),
+        ("timeline", "Timeline", _timeline(found)),
         ("throughput", "Throughput", _throughput(steps)),
         ("lockstep", "Waiting in lock-step", _lockstep(waste)),
         ("trees", "Where the time went", _trees(session)),
@@ -67,7 +73,7 @@ def render(session: Session) -> str:
     )
     style, script = _part("page.css"), _part("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    command = " ".join(session.command) or session.main.name
+    command = words.one_line(" ".join(session.command)) or session.main.name
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -83,8 +89,8 @@ style-src 'unsafe-inline'; script-src 'sha256-{digest}'">
 <header>
 <a class="skip" href="#report">Skip to the report</a>
 <h1>hotloop profile</h1>
-<p class="overview">{escaped(text.overview(session))}</p>
-{_figures(session, found, steps)}
+<p class="overview">{escaped(text.overview(found))}</p>
+{_figures(found)}
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 <p id="failure" role="alert" hidden></p>
 <noscript><p>Pictures need JavaScript; the tables are complete without it.</p></noscript>
@@ -113,10 +119,15 @@ def _json(carried: object) -> str:
 # --- sections: HTML, or empty where there is nothing to show --------------------------------------
 
 
-def _figures(session: Session, found: dict[int, Stages], steps: Throughput | None) -> str:
+def _figures(found: Findings) -> str:
     """The few numbers that one looks for first."""
+    session, steps, start_up_ns = found.session, found.throughput, found.start_up_ns
     wall = max(1e-9, (session.end_ns - session.start_ns) / 1e9)
-    figures = [("wall time", f"{wall:,.1f} s"), ("processes", str(len(session.processes)))]
+    figures = [("wall time", f"{wall:,.1f} s")]
+    if start_up_ns is not None:
+        figures.append((STAGES["import"], f"{start_up_ns / 1e9:,.1f} s"))
+        figures.append(("loop", f"{max(0.0, wall - start_up_ns / 1e9):,.1f} s"))
+    figures.append(("processes", str(len(session.processes))))
     if any(process.periods for process in session.processes):
         cpu = sum(process.cpu_ns for process in session.processes) / 1e9 / wall
         of = f" of {session.main.cores}" if session.main.cores else ""
@@ -124,38 +135,77 @@ def _figures(session: Session, found: dict[int, Stages], steps: Throughput | Non
     if steps is not None:
         figures.append(("environment steps", f"{steps.total:,.0f}"))
         figures.append(("steps a second", f"{steps.mean:,.0f}"))
-    own = found[session.main.pid]
+    own = found.stages(session.main)
     if own.by_stage:
         largest = max(own.by_stage, key=own.share)
-        figures.append(("largest stage", f"{largest} {own.share(largest):.0%}"))
+        figures.append((f"most of it: {STAGES[largest]}", f"{own.share(largest):.0%}"))
     items = "".join(
         f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in figures
     )
     return f'<dl class="figures">{items}</dl>'
 
 
-def _diagnoses(session: Session) -> str:
-    from hotloop.profiler.diagnose import bound, diagnose
+def _diagnoses(found: Findings) -> str:
+    if not found.diagnoses:
+        return f'<p class="card">{tables.prose(found.bound)}</p>'
+    return "\n".join(
+        tables.diagnosis(one, number, found.sources)
+        for number, one in enumerate(found.diagnoses, 1)
+    )
 
-    found = diagnose(session)
-    if not found:
-        return f'<p class="card">Nothing found. {tables.prose(bound(session))}</p>'
-    return "\n".join(tables.diagnosis(one, number) for number, one in enumerate(found, 1))
+
+def _lines(found: Findings) -> str:
+    """The dearest lines, and what stands around them."""
+    parts: list[str] = []
+    for costs in found.costs:
+        if not costs.lines:
+            continue
+        top, more = costs.lines[:_TOP_LINES], costs.lines[_TOP_LINES:_MOST_LINES]
+        parts.append(f"<h3>{escaped(costs.name)}</h3>")
+        parts.append(
+            tables.line_table(top, found.sources, f"Lines of {costs.name} with the most time")
+        )
+        parts += [tables.listing(one, found.sources) for one in found.sources.listings(top)]
+        parts += [
+            f'<p class="dim"><code>{escaped(file)}</code> {escaped(problem)}.</p>'
+            for file in dict.fromkeys(line.file for line in top)
+            if (problem := found.sources.problem(file))
+        ]
+        if more:
+            shown = tables.line_table(more, found.sources, f"More lines of {costs.name}")
+            parts.append(f"<details><summary>More lines</summary>{shown}</details>")
+    if not parts:
+        return ""
+    return (
+        "<p>Of each main thread's time, what your own lines took with all that they called; "
+        "importing and starting is left out.</p>\n" + "\n".join(parts)
+    )
+
+
+def _functions(found: Findings) -> str:
+    parts = [shown for costs in found.costs if (shown := tables.function_table(costs))]
+    if not parts:
+        return ""
+    return (
+        "<p>Your functions, and public ones of libraries. <i>Own</i>: their own lines, and what "
+        "they call that is none of these; <i>inclusive</i>: with all that they call.</p>\n"
+        + "\n".join(parts)
+    )
 
 
 def _stages(process: Process, found: Stages) -> str:
-    if not found.total.samples:
-        return ""
-    return tables.stage_table(process, found) + tables.line_table(process, found)
+    return tables.stage_table(process, found) if found.total.samples else ""
 
 
-def _timeline(session: Session, found: dict[int, Stages]) -> str:
-    seen = {stage for one in found.values() for stage in one.by_stage}
+def _timeline(found: Findings) -> str:
+    session = found.session
+    by_pid = {process.pid: found.stages(process) for process in session.processes}
+    seen = {stage for one in by_pid.values() for stage in one.by_stage}
     for process in session.processes:
         seen.update(pictures.stage_of_path(place.path) for place in process.spans)
     legend = "".join(
-        f'<li data-stage="{stage}">{tables.swatch(stage)}{escaped(words)}</li>'
-        for stage, words in STAGES.items()
+        f'<li data-stage="{stage}">{tables.swatch(stage)}{escaped(name)}</li>'
+        for stage, name in STAGES.items()
         if stage in seen
     )
     number = len(session.processes)
@@ -180,7 +230,8 @@ aria-label="Stages over time of {processes} over {seconds}; the table below has 
 <output id="window"></output></div>
 <div class="picture tall"><canvas id="events" role="img" tabindex="0"
 aria-label="The latest spans of {processes}"></canvas></div>
-<details><summary>All processes as a table</summary>{tables.process_table(session, found)}</details>
+<details><summary>All processes as a table</summary>
+{tables.process_table(session, by_pid)}</details>
 """
 
 
@@ -204,12 +255,8 @@ def _throughput(steps: Throughput | None) -> str:
 def _lockstep(waste: LockstepWaste | None) -> str:
     if waste is None:
         return ""
-    total = waste.waste_ns.sum() / 1e9
-    return f"""<p>{len(waste.workers)} workers step together, and each waits for the slowest.
-In {waste.num_steps:,} steps of {escaped(waste.parent)} they waited {total:,.1f} s,
-{waste.share:.0%} of their time in them. If none waited, the same workers would step
-{waste.speedup:.1f}× as fast.</p>
-<div class="picture"><canvas id="lockstep-line" role="img"
+    told = "".join(f"<p>{escaped(line)}</p>\n" for line in words.lockstep(waste))
+    return f"""{told}<div class="picture"><canvas id="lockstep-line" role="img"
 aria-label="Share of the workers' time that they waited, over time"></canvas></div>
 <details><summary>Which worker was the slowest</summary>{tables.slowest_table(waste)}</details>
 """
@@ -228,11 +275,11 @@ def _trees(session: Session) -> str:
     for process in shown:
         if process.role == "worker":
             blocks.append((_title(process, _which(process, workers)), tables.component(process)))
-    words = (
+    about = (
         "<p>Of each component's whole time; <i>(rest)</i> is what no span covers. On a core, "
         "queued for one, or blocked: what the kernel says of its main thread meanwhile.</p>\n"
     )
-    return words + "\n".join(
+    return about + "\n".join(
         f"<details{' open' if number < 2 else ''}><summary>{escaped(title)}</summary>{inside}"
         "</details>"
         for number, (title, inside) in enumerate(blocks)

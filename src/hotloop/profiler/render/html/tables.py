@@ -8,17 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hotloop import timing
-from hotloop.profiler.render import text
+from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.diagnose.evidence import place, short
+from hotloop.profiler.render import text, words
+from hotloop.profiler.render.lines import Costs, Line, Listing, Sources
 from hotloop.profiler.session import Process, Session
 from hotloop.profiler.session.lockstep import LockstepWaste
-from hotloop.profiler.session.stages import STAGES, Share, Stages
+from hotloop.profiler.session.stages import STAGES, Leaf, Share, Stages
 from hotloop.timing import Node
 from hotloop.timing.table import REST, duration
 
 # A node with less of its component's time is left out.
 MIN_SHARE = 0.001
-# What a user's line must have of the time to be shown, and how many are.
-_LINE_SHARE, _MAX_LINES = 0.01, 15
+# What of the time must be a function's own for it to be shown, or pass through one of the user's,
+# and how many are.
+_FUNCTION_SHARE, _INCLUSIVE_SHARE, _MAX_FUNCTIONS = 0.01, 0.05, 20
 _KERNEL = ("on core", "queued", "blocked")
 
 
@@ -35,19 +39,23 @@ def prose(words: str) -> str:
     return "".join(f"<code>{one}</code>" if i % 2 else one for i, one in enumerate(parts))
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str, *, kind: str = ""
+) -> str:
     """A table; the first cell of a row is its heading. Cells are HTML, headings are text.
 
     Args:
         caption: what it shows, for who can't see where it stands.
+        kind: the class that its style is of; empty: none.
     """
+    style = f' class="{kind}"' if kind else ""
     head = "".join(f'<th scope="col">{escaped(heading)}</th>' for heading in headings)
     body = "\n".join(
         f'<tr><th scope="row">{cells[0]}</th>{"".join(f"<td>{one}</td>" for one in cells[1:])}</tr>'
         for cells in rows
     )
     return (
-        f'<div class="scroll"><table><caption><span>{escaped(caption)}</span></caption>\n'
+        f'<div class="scroll"><table{style}><caption><span>{escaped(caption)}</span></caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
 
@@ -208,25 +216,66 @@ def stage_table(process: Process, found: Stages) -> str:
     return f'<div class="stack" aria-hidden="true">{bar}</div>{table(headings, rows, caption)}'
 
 
-def line_table(process: Process, found: Stages) -> str:
-    """The program's own lines that most of the time was spent at; empty where there are none."""
-    whole = found.total.elapsed_ns or 1
-    ordered = sorted(found.by_user_line.items(), key=lambda item: -item[1].elapsed_ns)
+def line_table(lines: Sequence[Line], sources: Sources, caption: str) -> str:
+    """Lines of the user's, and what stands there."""
     rows = [
         (
-            f"<code>{escaped(f'{leaf.file}:{leaf.line}')}</code>",
-            percent(share.elapsed_ns / whole),
-            f"<code>{escaped(leaf.function)}</code>",
-            swatch(stage) + escaped(stage),
+            f'<code title="{escaped(one.file)}">'
+            f"{escaped(place(Leaf(one.function, one.file, one.line)))}</code>",
+            percent(one.part),
+            *(_of_kernel(one.share) or ("", "", "")),
+            swatch(one.stage) + escaped(STAGES[one.stage]),
+            f"<code>{escaped(words.one_line(sources.text(one.file, one.line)))}</code>",
         )
-        for (stage, leaf), share in ordered[:_MAX_LINES]
-        if share.elapsed_ns / whole >= _LINE_SHARE
+        for one in lines
     ]
-    if not rows:
+    headings = ("line", "share", *_KERNEL, "stage", "source")
+    return table(headings, rows, caption, kind="lines")
+
+
+def listing(one: Listing, sources: Sources) -> str:
+    """Some lines of a file, with the shares of the dearest among them."""
+    rows: list[str] = []
+    for number, line in enumerate(one.text, one.first):
+        hot = one.hot.get(number)
+        share = "" if hot is None else percent(hot.part)
+        mark = "" if hot is None else ' class="hot"'
+        # Tabs and spaces are as they are in the file.
+        code = escaped(line.rstrip()) or " "
+        rows.append(
+            f'<tr{mark}><th scope="row">{number}</th><td>{share}</td><td><code>{code}</code></td>'
+            "</tr>"
+        )
+    problem = sources.problem(one.file)
+    about = f"{one.file}, which {problem}" if problem else one.file
+    body = "\n".join(rows)
+    return (
+        f'<div class="scroll"><table class="listing"><caption><span>{escaped(about)}</span>'
+        f"</caption>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def function_table(costs: Costs) -> str:
+    """The functions that most time was spent in, and the user's that most of it went through."""
+    shown = [
+        one
+        for one in costs.functions
+        if one.own >= _FUNCTION_SHARE or (one.is_user and one.inclusive >= _INCLUSIVE_SHARE)
+    ][:_MAX_FUNCTIONS]
+    if not shown:
         return ""
-    caption = f"Lines of {process.name} with the most time, calls included"
-    shown = table(("line", "share", "function", "stage"), rows, caption)
-    return f"<details><summary>By line of code</summary>{shown}</details>"
+    rows = [
+        (
+            f'<code title="{escaped(f"{one.file}:{one.first_line}")}">{escaped(one.name)}</code>',
+            percent(one.own),
+            percent(one.inclusive),
+            "your code" if one.is_user else "library",
+            f"<code>{escaped(f'{short(one.file)}:{one.first_line}')}</code>",
+        )
+        for one in shown
+    ]
+    headings = ("function", "own", "inclusive", "whose", "where")
+    return table(headings, rows, f"Functions of {costs.name}", kind="lines")
 
 
 def process_table(session: Session, found: Mapping[int, Stages]) -> str:
@@ -256,7 +305,8 @@ def process_table(session: Session, found: Mapping[int, Stages]) -> str:
                 *(f"{one.share(stage):.0%}" if one and has_samples else "" for stage in used),
             )
         )
-    headings = ("process", "pid", "start", "lived", "state", "cores", "memory", *used)
+    columns = (STAGES[stage] for stage in used)
+    headings = ("process", "pid", "start", "lived", "state", "cores", "memory", *columns)
     return table(headings, rows, "All processes, and the share of each stage in their main threads")
 
 
@@ -269,15 +319,31 @@ def slowest_table(found: LockstepWaste) -> str:
     return table(("worker", "steps", "share"), rows, "In how many steps each was the slowest")
 
 
-def diagnosis(one: Any, number: int) -> str:
-    """A card: what it is, how sure that is, what it would bring, why, and what to do."""
-    gain = "" if one.gain is None else f'<span class="gain">about {one.gain:.1f}× faster</span>'
+def diagnosis(one: Diagnosis, number: int, sources: Sources) -> str:
+    """A card: what it is, where, how sure that is, what it would bring, why, and what to do."""
+    gain = words.gain(one)
+    badges = [f'<span class="gain">{escaped(gain)} as fast</span>'] if gain else []
+    badges += [
+        f"<span>{escaped(told)}</span>"
+        for told in (f"{one.confidence:.0%} sure", *words.kind(one), words.rule(one))
+        if told
+    ]
     evidence = "".join(f"<li>{prose(sentence)}</li>" for sentence in one.evidence)
     return f"""<article class="card diagnosis" aria-labelledby="diagnosis-{number}">
 <h3 id="diagnosis-{number}">{escaped(one.title)}</h3>
-<p class="badges">{gain}<span>confidence {one.confidence:.0%}</span>
-<span>{escaped(one.rule)}</span></p>
-<ul>{evidence}</ul>
+<p class="badges">{"".join(badges)}</p>
+{_places(one.places, sources)}<ul>{evidence}</ul>
 <p>{prose(one.advice)}</p>
 <p class="verify"><span>See whether it helped:</span> <code>{escaped(one.verify)}</code></p>
 </article>"""
+
+
+def _places(places: Sequence[Leaf], sources: Sources) -> str:
+    """Where it is: the dearest place with what stands there, then the others."""
+    if not places:
+        return ""
+    at = [f'<code title="{escaped(one.file)}">{escaped(place(one))}</code>' for one in places]
+    told = words.one_line(sources.text(places[0].file, places[0].line))
+    source = f"<br><code>{escaped(told)}</code>" if told else ""
+    others = f"<br>and {', '.join(at[1:])}" if at[1:] else ""
+    return f'<p class="places">at {at[0]}{source}{others}</p>\n'

@@ -1,0 +1,412 @@
+"""Costs: what could be removed from a program, place by place, and what is inherent told apart.
+
+Every sample of what the program's time depends on is either *inherent* or a cost at a place of the
+user's code. Inherent is, by the test that `_Sorter.nature` makes:
+
+* a step or reset of an environment that is a library's, or the user's own but for blocking calls,
+  loops over elements, what a wrapper adds, and known kinds of waste;
+* a network's forward or backward pass, an optimizer's step, a compiled function of JAX's;
+* arithmetic on a line of the user's that multiplies matrices;
+* a library's own time on a line that drives the whole program (`model.learn(…)`, `envs.step(…)`).
+
+Time that a thread is blocked is never inherent, and neither is what evaluates or renders, whatever
+is below it. All else is a cost, of the statement, the tight loop or the small function that it is
+seen in, whether anybody knows its kind or not (`kinds`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from hotloop.profiler.diagnose import kinds, source
+from hotloop.profiler.diagnose.evidence import Evidence, Position, Row, positions
+from hotloop.profiler.diagnose.kinds import Kind
+from hotloop.profiler.diagnose.series import kendall, thirds
+from hotloop.profiler.session import Frame, Stack, is_library
+from hotloop.profiler.session.stages import Leaf
+
+# A function, loop or line that has so much of the time is what the program is, and no part of it.
+_TRUNK = 0.85
+# One line of a function, or function of a caller, that has so much of it stands for it.
+_DOMINANT = 0.5
+_MAX_PLACES = 6
+
+_SITE = r"/(site|dist)-packages/"
+_ENVIRONMENTS = re.compile(
+    r"/(gymnasium|gym)/envs/|/(mujoco|ale_py|envpool|dm_control|pybullet|pettingzoo|minigrid|vizdoom"
+    r"|procgen|nle|crafter|metaworld|Box2D|pygame|highway_env|gym_\w+)/"
+)
+_WRAPPERS = re.compile(
+    r"/(gymnasium|gym)/wrappers/|/stable_baselines3/common/(atari_wrappers|monitor)"
+)
+_NETWORKS = re.compile(
+    r"/torch/(nn/|optim/|autograd/|distributions/|_tensor\.py|_ops\.py|_functorch/|_compile\.py)|"
+    r"/(jax|jaxlib|optax|flax|equinox|haiku|chex|distrax|tensorflow|keras)/"
+)
+_BUFFERS = re.compile(
+    r"/stable_baselines3/common/buffers\.py$|/torchrl/data/|/tianshou/data/|/cpprb/|/hotloop/replay/"
+)
+_STEPS = re.compile(r"(^|\.)(step|reset|step_wait)$")
+
+
+@dataclass
+class Cost:
+    """Time at one place of the user's code.
+
+    Attributes:
+        kind: what it is known for; None: not known.
+        function: that it is in.
+        block: its lines there.
+        rows: samples of it.
+        is_spread: over the lines of a function, of which none stands out.
+        has_loop: its lines are a loop of Python's over elements.
+    """
+
+    kind: Kind | None
+    function: Frame
+    block: source.Block
+    rows: list[Row] = field(default_factory=list)
+    is_spread: bool = False
+    has_loop: bool = False
+
+    @cached_property
+    def ns(self) -> float:
+        """Its time, of the whole program's."""
+        return sum(row.weight * row.sample.elapsed_ns for row in self.rows)
+
+    @cached_property
+    def wait(self) -> str:
+        """What most of its time is: see `Diagnosis.wait`."""
+        return wait_of(self.rows)
+
+    @cached_property
+    def places(self) -> tuple[Leaf, ...]:
+        """Its dearest lines, then the lines that call it, from the inside out."""
+        own: dict[Leaf, float] = {}
+        calls: dict[Leaf, float] = {}
+        for row in self.rows:
+            ns = row.weight * row.sample.elapsed_ns
+            chain = positions(row.stack)
+            at = next(
+                (
+                    i
+                    for i, one in enumerate(chain)
+                    if one.frame == self.function and one.line in self.block
+                ),
+                0,
+            )
+            for one in chain[: at + 1]:
+                leaf = Leaf(one.frame.function, one.frame.file, one.line)
+                own[leaf] = own.get(leaf, 0.0) + ns
+            for one in chain[at + 1 : at + 3]:
+                leaf = Leaf(one.frame.function, one.frame.file, one.line)
+                calls[leaf] = calls.get(leaf, 0.0) + ns
+        inside = sorted(own, key=lambda one: -own[one])
+        outside = sorted(calls, key=lambda one: -calls[one])
+        # The line itself, who calls it, and then the rest.
+        return tuple(dict.fromkeys([*inside[:1], *outside[:1], *inside[1:4], *outside[1:2]]))[
+            :_MAX_PLACES
+        ]
+
+
+def wait_of(rows: Iterable[Row]) -> str:
+    """What most of some rows' time is: computing, queued for a core, or blocked on something."""
+    found: dict[str, float] = {}
+    for row in rows:
+        sample, weight = row.sample, row.weight
+        known = 0
+        for wait, ns in sample.waits.items():
+            known += ns
+            name = "something" if wait == "events" else wait
+            found[name] = found.get(name, 0.0) + weight * ns
+        for name, ns in (
+            ("computing", sample.on_core_ns),
+            ("queued", sample.queued_ns),
+            ("something", max(0, sample.blocked_ns - known)),
+        ):
+            found[name] = found.get(name, 0.0) + weight * ns
+    return max(found, key=lambda name: found[name], default="computing")
+
+
+def _below(stack: Stack) -> tuple[Frame, ...]:
+    """The library's frames below the innermost one of the user's, from the outermost in."""
+    frames = stack.frames
+    last = max((i for i, frame in enumerate(frames) if not is_library(frame)), default=-1)
+    return frames[last + 1 :]
+
+
+class Costs:
+    """A program's costs and what is inherent in it.
+
+    Attributes:
+        costs: what takes most first.
+        inherent: nanoseconds by what it is: "environments", "networks", "arithmetic", "libraries".
+        loop_ns: the program's time without importing and starting.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        sorter = _Sorter(evidence.rows)
+        self.costs = sorted(sorter.costs(), key=lambda one: -one.ns)
+        self.inherent = sorter.inherent
+        self.start_ns = sorter.start_ns
+        self.loop_ns = max(1.0, evidence.whole_ns - sorter.start_ns)
+
+    def pace(self, cost: Cost) -> str:
+        """Whether a cost comes once, again and again, or grows while the program runs."""
+        stacks = {row.sample.stack for row in cost.rows if row.process is self.evidence.main}
+        periods = self.evidence.main.periods
+        if len(periods) < 4 or not stacks:
+            return "repeated"
+        own = np.array(
+            [
+                sum(count for stack, count in one.by_stack.items() if stack in stacks)
+                for one in periods
+            ],
+            np.float64,
+        )
+        rest = np.array([sum(one.by_stack.values()) for one in periods], np.float64) - own
+        if not own.sum():
+            return "repeated"
+        largest = np.convolve(own, np.ones(2), "same").max()
+        if len(own) >= 6 and largest >= 0.9 * own.sum():
+            return "once"
+        # Of each second, against what else was done in it: steps take no other time than before.
+        at = np.flatnonzero(own)
+        share = (own / np.maximum(rest, 1))[at[0] : at[-1] + 1]
+        if len(share) < 4:
+            return "repeated"
+        first, last = thirds(share)
+        return "growing" if last > 1.6 * max(first, 1e-3) and kendall(share) > 0.5 else "repeated"
+
+
+class _Sorter:
+    """Sorts rows into what is inherent and costs.
+
+    Args:
+        rows: of all that the program's time depends on.
+    """
+
+    def __init__(self, rows: list[Row]) -> None:
+        self._rows = rows
+        self._whole = sum(row.weight * row.sample.elapsed_ns for row in rows) or 1.0
+        self.inherent: dict[str, float] = {}
+        self.start_ns = 0.0
+        self._wrappers = {frame for row in rows for frame in _stepping_others(row.stack)}
+        # What lines the environments and networks of the program are reached from.
+        driving: dict[Position, float] = {}
+        passing: dict[Position, float] = {}
+        of_functions: dict[Frame, float] = {}
+        for row in rows:
+            if row.stage == "import":
+                continue
+            ns = row.weight * row.sample.elapsed_ns
+            is_core = self._is_core(row)
+            chain = positions(row.stack)
+            for position in dict.fromkeys(chain):
+                passing[position] = passing.get(position, 0.0) + ns
+                if is_core:
+                    driving[position] = driving.get(position, 0.0) + ns
+            for frame in {one.frame for one in chain}:
+                of_functions[frame] = of_functions.get(frame, 0.0) + ns
+        self._drives = {one for one, ns in driving.items() if ns > 0.3 * passing[one]}
+        self._core_lines: dict[str, set[int]] = {}
+        for one, ns in driving.items():
+            if ns > 0.02 * self._whole:
+                self._core_lines.setdefault(one.frame.file, set()).add(one.line)
+        self._trunk = {one for one, ns in of_functions.items() if ns > _TRUNK * self._whole}
+
+    # --- what is inherent -------------------------------------------------------------------------
+
+    def _is_core(self, row: Row) -> bool:
+        """Whether it is a library's environment's or a network's."""
+        below = _below(row.stack)
+        return any(_ENVIRONMENTS.search(one.file) or _NETWORKS.search(one.file) for one in below)
+
+    def nature(self, row: Row) -> tuple[str | None, Kind | None, Position | None]:
+        """What a row is.
+
+        Returns:
+            Of what is inherent its name; of a cost its kind, if it has one; and where it is, if
+            that is not the innermost line of the user's.
+        """
+        stack, chain = row.stack, positions(row.stack)
+        if row.stage == "import":
+            return "starting", None, None
+        if not chain:
+            return "libraries", None, None
+        for i, frame in enumerate(reversed(stack.frames)):
+            if kinds.is_evaluation(frame):
+                outer = Stack(stack.frames[: len(stack.frames) - 1 - i], stack.lines[: -1 - i])
+                around = positions(outer)
+                if around:
+                    return None, kinds.EVALUATION, around[0]
+        below = _below(stack)
+        is_blocked = row.sample.blocked_ns >= 0.5 * row.sample.elapsed_ns
+        kind = next((one for frame in below if (one := kinds.of_frame(frame))), None)
+        if any(kinds.is_of_tracebacks(frame) for frame in below) and self._is_core(row):
+            kind = kinds.DEBUG_MODE
+        kind = kind or kinds.of_stage(row.stage)
+        if kind is not None:
+            return None, kind, None
+        if is_blocked and not any(_ENVIRONMENTS.search(one.file) for one in below):
+            wait = wait_of([row])
+            is_parallel = wait in ("lock", "something") and self._is_core(row)
+            if not is_parallel:  # torch's and XLA's own threads compute meanwhile
+                return None, kinds.of_wait(wait), None
+        called = _called(chain[0])
+        if any(_NETWORKS.search(one.file) for one in below):
+            if not is_blocked and _is_of_optimizer(below) and "deepcopy" in called:
+                return None, kinds.COPYING, None
+            return "networks", None, None
+        if any(_ENVIRONMENTS.search(one.file) for one in below):
+            return "environments", None, None
+        if any(_WRAPPERS.search(one.file) for one in below):
+            return None, kinds.WRAPPERS, None
+        own = self._own_environment(row, chain)
+        if own is not None:
+            known = kinds.of_calls(called)
+            if known is not None and known.is_sure and chain[0].frame != own:
+                return None, known, None
+            if known is not None and known.is_sure:
+                return None, known, None
+            if own in self._wrappers and chain[0].frame == own:
+                return None, known or kinds.WRAPPERS, None
+            if self._loop_around(chain[0]) is not None:
+                return None, kinds.PYTHON_LOOP, None
+            return "environments", None, None
+        if any(_BUFFERS.search(one.file) for one in below):
+            return "libraries", None, None
+        if below and chain[0] in self._drives:
+            return "libraries", None, None
+        if source.multiplies_matrices(
+            chain[0].frame.file, source.statement_at(chain[0].frame.file, chain[0].line)
+        ):
+            return "arithmetic", None, None
+        return None, kinds.of_calls(called), None
+
+    def _own_environment(self, row: Row, chain: tuple[Position, ...]) -> Frame | None:
+        """The innermost step or reset of an environment of the user's that a row is in."""
+        in_step = {"env_step", "env_reset"}.intersection(row.sample.path)
+        for one in chain:
+            if _STEPS.search(one.frame.function) and "." in one.frame.function:
+                return one.frame
+        return chain[0].frame if in_step and row.stage == "env" else None
+
+    # --- costs ------------------------------------------------------------------------------------
+
+    def costs(self) -> list[Cost]:
+        """All costs of the program."""
+        named: dict[tuple[str, Frame, source.Block], Cost] = {}
+        others: dict[Frame, list[Row]] = {}
+        for row in self._rows:
+            inherent, kind, at = self.nature(row)
+            ns = row.weight * row.sample.elapsed_ns
+            if inherent == "starting":
+                self.start_ns += ns
+            elif inherent is not None:
+                self.inherent[inherent] = self.inherent.get(inherent, 0.0) + ns
+            else:
+                at = at or positions(row.stack)[0]
+                if kind is not None and (kind.is_sure or kind is kinds.WRAPPERS):
+                    block = self._block(at)
+                    cost = named.setdefault(
+                        (kind.rule, at.frame, block), Cost(kind, at.frame, block)
+                    )
+                    cost.rows.append(row)
+                else:
+                    others.setdefault(at.frame, []).append(row)
+        found = list(named.values())
+        for frame, rows in others.items():
+            found += self._of_function(frame, rows)
+        return found
+
+    def _block(self, at: Position) -> source.Block:
+        """The tight loop or the statement that a line is of."""
+        loop = self._loop_around(at)
+        return loop or source.statement_at(at.frame.file, at.line)
+
+    def _loop_around(self, at: Position) -> source.Block | None:
+        """The innermost loop around a line that goes through elements, and does nothing else.
+
+        It steps no environment and asks no network, and it is gone through again and again: it
+        stands within another loop, or in a function that is not the program's trunk.
+        """
+        file, line = at.frame.file, at.line
+        loop = source.loop_around(file, line)
+        if loop is None or line not in source.function_around(file, line):
+            return None
+        function = source.function_around(file, line)
+        if loop.first < function.first or loop.last > function.last:
+            return None
+        if any(one in loop for one in self._core_lines.get(file, ())):
+            return None
+        outer = source.loop_around(file, loop.first - 1)
+        is_within = outer is not None and loop.last <= outer.last and outer.first >= function.first
+        if at.frame in self._trunk and not is_within:
+            return None
+        return loop
+
+    def _of_function(self, frame: Frame, rows: list[Row]) -> list[Cost]:
+        """Costs of a function's own lines: a line, a loop, or the whole of it."""
+        by_block: dict[source.Block, list[Row]] = {}
+        loops: set[source.Block] = set()
+        for row in rows:
+            at = positions(row.stack)[0]
+            loop = self._loop_around(at)
+            if loop is not None:
+                loops.add(loop)
+            block = loop or source.statement_at(frame.file, at.line)
+            by_block.setdefault(block, []).append(row)
+        found: list[Cost] = []
+        for block, own in by_block.items():
+            names = source.names_called(frame.file, self._dearest(own))
+            kind = kinds.of_calls(names)
+            has_loop = block in loops
+            if has_loop and (kind is None or not kind.is_sure):
+                kind = kinds.PYTHON_LOOP
+            found.append(Cost(kind, frame, block, own, has_loop=has_loop))
+        if frame in self._trunk or any(
+            line in source.function_around(frame.file, frame.first_line)
+            for line in self._core_lines.get(frame.file, ())
+        ):
+            return found
+        whole = sum(one.ns for one in found)
+        largest = max(found, key=lambda one: one.ns)
+        if len(found) == 1 or largest.ns >= _DOMINANT * whole:
+            # The rest of a small function belongs to what it is for.
+            return found
+        block = source.function_around(frame.file, frame.first_line)
+        return [Cost(None, frame, block, rows, is_spread=True)]
+
+    @staticmethod
+    def _dearest(rows: list[Row]) -> source.Block:
+        """The statement with most of some rows' time."""
+        found: dict[source.Block, float] = {}
+        for row in rows:
+            at = positions(row.stack)[0]
+            block = source.statement_at(at.frame.file, at.line)
+            found[block] = found.get(block, 0.0) + row.weight * row.sample.elapsed_ns
+        return max(found, key=lambda one: found[one])
+
+
+@lru_cache(maxsize=65536)
+def _called(at: Position) -> frozenset[str]:
+    file = at.frame.file
+    return source.names_called(file, source.statement_at(file, at.line))
+
+
+def _is_of_optimizer(below: tuple[Frame, ...]) -> bool:
+    return any("/torch/optim/" in one.file for one in below)
+
+
+@lru_cache(maxsize=65536)
+def _stepping_others(stack: Stack) -> tuple[Frame, ...]:
+    """The user's functions in a stack that step another environment: wrappers."""
+    steps = [frame for frame in stack.frames if _STEPS.search(frame.function)]
+    return tuple(frame for frame in steps[:-1] if not is_library(frame) and "." in frame.function)

@@ -1,0 +1,149 @@
+"""Findings: costs that are worth a word, in words."""
+
+from __future__ import annotations
+
+from hotloop.profiler.diagnose import source
+from hotloop.profiler.diagnose.costs import Cost, Costs
+from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
+from hotloop.profiler.diagnose.evidence import Evidence, place, short
+from hotloop.profiler.session import is_library
+
+# Of the loop: a cost that has a name is worth a word from here on, one without from there.
+NAMED, NAMELESS = 0.1, 0.15
+# A function whose lines are all alike is as a rule what the program is for.
+SPREAD = 0.3
+
+_WAITS = {
+    "computing": "it computes",
+    "queued": "it waits for a core",
+    "sleep": "it sleeps",
+    "network": "it is blocked on the network",
+    "disk": "it is blocked on a disk",
+    "child": "it waits for another program",
+    "lock": "it waits for a lock",
+    "pipe": "it is blocked on a pipe",
+    "interpreter": "it waits for the interpreter's lock",
+    "something": "it is blocked",
+}
+_PACES = {"once": "once", "repeated": "again and again", "growing": "longer and longer each time"}
+
+
+def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
+    """All costs that are worth a word."""
+    return [
+        _told(evidence, costs, cost) for cost in costs.costs if _is_worth_it(cost, costs.loop_ns)
+    ]
+
+
+def _is_worth_it(cost: Cost, loop_ns: float) -> bool:
+    share = cost.ns / loop_ns
+    if cost.is_spread:
+        return share >= SPREAD
+    is_sure = cost.kind is not None and cost.kind.is_sure
+    return share >= (NAMED if is_sure else NAMELESS)
+
+
+def _told(evidence: Evidence, costs: Costs, cost: Cost) -> Diagnosis:
+    dearest = cost.places[0]
+    pace, wait = costs.pace(cost), cost.wait
+    share = evidence.share(cost.ns)
+    kind = cost.kind
+    text = source.text_at(dearest.file, dearest.line)
+    callee = _callee(cost)
+    where = f"{short(dearest.file)}:{dearest.line}"
+    title = f"{kind.title}: {where}" if kind else f"{where} in {dearest.function}"
+    evidences = [
+        f"{share:.0%} of the time ({cost.ns / costs.loop_ns:.0%} of the loop) at {place(dearest)}"
+        + (f": `{text}`" if text else "")
+        + (f", in {callee}" if callee else ""),
+        f"{_WAITS[wait]}, {_PACES[pace]}",
+    ]
+    others = [place(one) for one in cost.places[1:3]]
+    if others:
+        evidences.append(f"with or called from {', '.join(others)}")
+    if cost.is_spread:
+        return Diagnosis(
+            UNNAMED,
+            f"{dearest.function} takes {share:.0%} of the time, over all of its lines",
+            0.3,
+            None,
+            tuple(evidences),
+            "Work on arrays at once, or compile it (Numba), or call it less often.",
+            evidence.profile_again,
+            cost.places,
+            wait,
+            pace,
+        )
+    confidence = 0.6 if kind is None else 0.9 if kind.is_sure else 0.7
+    return Diagnosis(
+        kind.rule if kind else UNNAMED,
+        title,
+        confidence,
+        evidence.gain(cost.ns),
+        tuple(evidences),
+        kind.advice if kind else "Leave it out of the loop, do it less often, or for many at once.",
+        evidence.profile_again,
+        cost.places,
+        wait,
+        pace,
+        loop_gain=1.0 / max(0.02, 1.0 - cost.ns / costs.loop_ns),
+    )
+
+
+def _callee(cost: Cost) -> str:
+    """The library's public function that most of a cost is in, below the user's line."""
+    found: dict[str, float] = {}
+    for row in cost.rows:
+        frames = row.stack.frames
+        last = max((i for i, frame in enumerate(frames) if not is_library(frame)), default=-1)
+        for frame in frames[last + 1 :]:
+            name = frame.function.rpartition(".")[2]
+            if name.startswith(("_", "<")):
+                continue
+            told = f"{_module(frame.file)}.{frame.function}"
+            found[told] = found.get(told, 0.0) + row.weight * row.sample.elapsed_ns
+            break
+    whole = sum(row.weight * row.sample.elapsed_ns for row in cost.rows)
+    best = max(found, key=lambda one: found[one], default="")
+    return best if best and found[best] > 0.5 * whole else ""
+
+
+def _module(file: str) -> str:
+    """A library's name, by the file of its module."""
+    for mark in ("/site-packages/", "/dist-packages/", "/lib/python3"):
+        _, found, rest = file.rpartition(mark)
+        if found:
+            parts = rest.split("/")
+            if mark == "/lib/python3":
+                parts = parts[1:]
+            return parts[0].removesuffix(".py") if parts else ""
+    return file.rpartition("/")[2].removesuffix(".py")
+
+
+def left_over(evidence: Evidence, costs: Costs) -> str:
+    """What the program's time is, where nothing is worth a word: inherent, or spread thinly."""
+    whole = max(1.0, float(evidence.whole_ns))
+    words = {
+        "environments": "the environments' own steps",
+        "networks": "networks and optimizers",
+        "arithmetic": "products of matrices",
+        "libraries": "libraries' own work",
+    }
+    parts = [
+        f"{ns / whole:.0%} {words[name]}"
+        for name, ns in sorted(costs.inherent.items(), key=lambda item: -item[1])
+        if ns >= 0.01 * whole
+    ]
+    if costs.start_ns >= 0.01 * whole:
+        parts.append(f"{costs.start_ns / whole:.0%} importing and starting")
+    rest = sum(cost.ns for cost in costs.costs)
+    if not costs.costs or rest < 0.01 * whole:
+        tail = ""
+    else:
+        first = costs.costs[0]
+        tail = (
+            f"; {rest / whole:.0%} is spread over {len(costs.costs)} other places of the code, of "
+            f"which the largest, {place(first.places[0])}, has {first.ns / whole:.0%}"
+        )
+    inherent = ", ".join(parts) or "none of it is inherent"
+    return f"No cost is worth a change. Of the time: {inherent}{tail}."
