@@ -542,6 +542,15 @@ static PyObject *cost_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignore
     return PyLong_FromLongLong(__atomic_load_n(&own_ns, __ATOMIC_RELAXED));
 }
 
+/* Whether a thread that runs Python calls a function of somebody's at every call or line. */
+static PyObject *is_traced(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
+    static PyThreadState *threads[MAX_SEEN]; /* the GIL guards it */
+    int count = list_threads(threads);
+    for (int k = 0; k < count; k++)
+        if (threads[k]->c_profilefunc != NULL || threads[k]->c_tracefunc != NULL) Py_RETURN_TRUE;
+    Py_RETURN_FALSE;
+}
+
 static PyObject *line_of(PyObject *Py_UNUSED(module), PyObject *args) {
     PyCodeObject *code;
     int instruction;
@@ -564,6 +573,8 @@ static PyMethodDef methods[] = {
      "Have looks appended to another list; returns the one before, until when after its last look\n"
      "no thread has run, and how many ticks that were."},
     {"cost_ns", cost_ns, METH_NOARGS, "What ticks and answers have taken."},
+    {"is_traced", is_traced, METH_NOARGS,
+     "Whether a thread has a trace or a profile function (`sys.settrace`, `sys.setprofile`)."},
     {"line_of", line_of, METH_VARARGS, "line_of(code, instruction): by the byte's offset."},
     {NULL, NULL, 0, NULL},
 };

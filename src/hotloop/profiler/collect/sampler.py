@@ -593,9 +593,23 @@ def _spans() -> list[list[Any]]:
 
 
 def _facts() -> dict[str, float]:
-    """What hooks have seen, if there are any."""
+    """What hooks have seen, if there are any, and which debug modes are on."""
     wrapping: ModuleType | None = sys.modules.get("hotloop.profiler.collect.hooks.wrapping")
-    return {} if wrapping is None else dict(wrapping.facts)
+    facts: dict[str, float] = {} if wrapping is None else dict(wrapping.facts)
+    modes = {
+        "is_traced": _ticker is not None and _ticker.is_traced(),
+        "traces_memory": _answer("_tracemalloc", "is_tracing"),
+        "detects_anomalies": _answer("torch", "is_anomaly_enabled"),
+    }
+    return facts | {name: 1.0 for name, is_on in modes.items() if is_on}
+
+
+def _answer(module: str, function: str) -> bool:
+    """What a function of a module says that the program has imported."""
+    there = sys.modules.get(module)
+    if there is None or is_being_imported(there):
+        return False
+    return bool(getattr(there, function, bool)())
 
 
 def _wake_on_time() -> None:

@@ -27,14 +27,13 @@ from hotloop.profiler.diagnose.evidence import Evidence, Rule
 from hotloop.profiler.diagnose.findings import findings, left_over
 from hotloop.profiler.session import Session
 
-__all__ = ["RULES", "Diagnosis", "Evidence", "Rule", "bound", "diagnose"]
+__all__ = ["RULES", "Diagnosis", "Evidence", "Rule", "banners", "bound", "diagnose"]
 
 RULES: tuple[Rule, ...] = (
     environments.environment_bound,
     environments.transfer,
     environments.stragglers,
     threads.too_many_threads,
-    threads.cores_taken,
     threads.pegged_core,
     replay.sampling_grows,
     python_code.logging,
@@ -44,7 +43,7 @@ RULES: tuple[Rule, ...] = (
     networks.tiny_operations,
     networks.launch_bound,
     networks.host_syncs,
-    over_time.start_up,
+    python_code.debug_mode,
     over_time.decay,
     pipeline.starved_stage,
 )
@@ -57,15 +56,24 @@ def diagnose(session: Session) -> list[Diagnosis]:
     way it is built. Where both mean the same lines, a rule's words are taken.
     """
     evidence = Evidence(session)
-    found = [one for rule in RULES if (one := rule(evidence)) is not None]
-    if evidence.is_sampled:
-        for one in findings(evidence, Costs(evidence)):
-            same = next((other for other in found if is_same(other, one)), None)
-            if same is None:
-                found.append(one)
-            else:
-                found[found.index(same)] = merged(same, one)
-    return sorted(found, key=lambda one: -one.saved)
+    ruled = [one for rule in RULES if (one := rule(evidence)) is not None]
+    found: list[Diagnosis] = []
+    for cost in findings(evidence, Costs(evidence)) if evidence.is_sampled else ():
+        same = next((one for one in ruled if is_same(one, cost)), None)
+        if same is not None:
+            ruled.remove(same)
+        found.append(cost if same is None else merged(same, cost))
+    return sorted([*found, *ruled], key=lambda one: one.order)
+
+
+def banners(session: Session) -> list[Diagnosis]:
+    """What holds of all that is said: other programs had the cores, or most of it was starting."""
+    evidence = Evidence(session)
+    return [
+        one
+        for rule in (threads.cores_taken, over_time.start_up)
+        if (one := rule(evidence)) is not None
+    ]
 
 
 def is_same(rule: Diagnosis, cost: Diagnosis) -> bool:

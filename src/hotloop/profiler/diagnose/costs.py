@@ -48,6 +48,7 @@ _NETWORKS = re.compile(
     r"/torch/(nn/|optim/|autograd/|distributions/|_tensor\.py|_ops\.py|_functorch/|_compile\.py)|"
     r"/(jax|jaxlib|optax|flax|equinox|haiku|chex|distrax|tensorflow|keras)/"
 )
+_LEARNS = re.compile(r"/torch/(optim/|autograd/|_tensor\.py)|/optax/|/jax/_src/api")
 _BUFFERS = re.compile(
     r"/stable_baselines3/common/buffers\.py$|/torchrl/data/|/tianshou/data/|/cpprb/|/hotloop/replay/"
 )
@@ -82,7 +83,10 @@ class Cost:
     @cached_property
     def wait(self) -> str:
         """What most of its time is: see `Diagnosis.wait`."""
-        return wait_of(self.rows)
+        wait = wait_of(self.rows)
+        if wait == "computing" or self.kind is None:
+            return wait
+        return self.kind.wait or wait
 
     @cached_property
     def places(self) -> tuple[Leaf, ...]:
@@ -130,6 +134,12 @@ def wait_of(rows: Iterable[Row]) -> str:
             ("something", max(0, sample.blocked_ns - known)),
         ):
             found[name] = found.get(name, 0.0) + weight * ns
+    # In a queue it would compute: that is what it is, unless it is there for the most part of that.
+    queued = found.pop("queued", 0.0)
+    if queued > 2 * found.get("computing", 0.0):
+        found["queued"] = queued
+    else:
+        found["computing"] = found.get("computing", 0.0) + queued
     return max(found, key=lambda name: found[name], default="computing")
 
 
@@ -152,7 +162,8 @@ class Costs:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         sorter = _Sorter(evidence.rows)
-        self.costs = sorted(sorter.costs(), key=lambda one: -one.ns)
+        costs = [*sorter.costs(), *_holding_interpreter(evidence)]
+        self.costs = sorted(costs, key=lambda one: -one.ns)
         self.inherent = sorter.inherent
         self.start_ns = sorter.start_ns
         self.loop_ns = max(1.0, evidence.whole_ns - sorter.start_ns)
@@ -193,16 +204,19 @@ class _Sorter:
     """
 
     def __init__(self, rows: list[Row]) -> None:
-        self._rows = rows
+        self._rows = [row for row in map(_without_interpreter, rows) if row.sample.elapsed_ns]
         self._whole = sum(row.weight * row.sample.elapsed_ns for row in rows) or 1.0
         self.inherent: dict[str, float] = {}
         self.start_ns = 0.0
+        self._busy: dict[str, set[source.Block]] = {}
         self._wrappers = {frame for row in rows for frame in _stepping_others(row.stack)}
         # What lines the environments and networks of the program are reached from.
         driving: dict[Position, float] = {}
         passing: dict[Position, float] = {}
+        stepping: dict[Position, float] = {}
         of_functions: dict[Frame, float] = {}
-        for row in rows:
+        self._inside_loops: dict[tuple[Frame, source.Block], bool] = {}
+        for row in self._rows:
             if row.stage == "import":
                 continue
             ns = row.weight * row.sample.elapsed_ns
@@ -212,11 +226,16 @@ class _Sorter:
                 passing[position] = passing.get(position, 0.0) + ns
                 if is_core:
                     driving[position] = driving.get(position, 0.0) + ns
+            own = self._own_environment(row, chain)
+            if own is not None:
+                outside = next(i for i, one in enumerate(chain) if one.frame == own)
+                for position in chain[outside + 1 :]:
+                    stepping[position] = stepping.get(position, 0.0) + ns
             for frame in {one.frame for one in chain}:
                 of_functions[frame] = of_functions.get(frame, 0.0) + ns
         self._drives = {one for one, ns in driving.items() if ns > 0.3 * passing[one]}
         self._core_lines: dict[str, set[int]] = {}
-        for one, ns in driving.items():
+        for one, ns in (*driving.items(), *stepping.items()):
             if ns > 0.02 * self._whole:
                 self._core_lines.setdefault(one.frame.file, set()).add(one.line)
         self._trunk = {one for one, ns in of_functions.items() if ns > _TRUNK * self._whole}
@@ -263,6 +282,8 @@ class _Sorter:
         if any(_NETWORKS.search(one.file) for one in below):
             if not is_blocked and _is_of_optimizer(below) and "deepcopy" in called:
                 return None, kinds.COPYING, None
+            if self._is_one_by_one(row, chain[0], below):
+                return None, kinds.ONE_BY_ONE, None
             return "networks", None, None
         if any(_ENVIRONMENTS.search(one.file) for one in below):
             return "environments", None, None
@@ -289,6 +310,36 @@ class _Sorter:
         ):
             return "arithmetic", None, None
         return None, kinds.of_calls(called), None
+
+    def _is_one_by_one(self, row: Row, at: Position, below: tuple[Frame, ...]) -> bool:
+        """Whether a network is asked in a loop that neither steps environments nor learns."""
+        if row.stage == "import" or any(_LEARNS.search(one.file) for one in below):
+            return False
+        loop = source.loop_around(at.frame.file, at.line)
+        if loop is None or at.frame in self._trunk:
+            return False
+        function = source.function_around(at.frame.file, at.line)
+        if loop.first < function.first or loop.last > function.last:
+            return False
+        return loop not in self._busy_loops(at.frame.file)
+
+    def _busy_loops(self, file: str) -> set[source.Block]:
+        """Loops of a file within which environments are stepped, or networks learn."""
+        if file not in self._busy:
+            busy: set[source.Block] = set()
+            for row in self._rows:
+                below = _below(row.stack)
+                chain = positions(row.stack)
+                is_step = (
+                    any(_ENVIRONMENTS.search(one.file) or _LEARNS.search(one.file) for one in below)
+                    or row.stage == "env"
+                )
+                if is_step:
+                    for one in chain:
+                        if one.frame.file == file:
+                            busy.update(source.loops_around(file, one.line))
+            self._busy[file] = busy
+        return self._busy[file]
 
     def _own_environment(self, row: Row, chain: tuple[Position, ...]) -> Frame | None:
         """The innermost step or reset of an environment of the user's that a row is in."""
@@ -350,7 +401,22 @@ class _Sorter:
         is_within = outer is not None and loop.last <= outer.last and outer.first >= function.first
         if at.frame in self._trunk and not is_within:
             return None
-        return loop
+        return loop if self._is_of_own_lines(at.frame, loop) else None
+
+    def _is_of_own_lines(self, frame: Frame, loop: source.Block) -> bool:
+        """Whether a loop's time is in its own lines, and not in functions of the user's."""
+        key = frame, loop
+        if key not in self._inside_loops:
+            own = passing = 0.0
+            for row in self._rows:
+                ns = row.weight * row.sample.elapsed_ns
+                for i, one in enumerate(positions(row.stack)):
+                    if one.frame == frame and one.line in loop:
+                        passing += ns
+                        own += ns * (i == 0)
+                        break
+            self._inside_loops[key] = own >= 0.7 * passing
+        return self._inside_loops[key]
 
     def _of_function(self, frame: Frame, rows: list[Row]) -> list[Cost]:
         """Costs of a function's own lines: a line, a loop, or the whole of it."""
@@ -393,6 +459,45 @@ class _Sorter:
             block = source.statement_at(at.frame.file, at.line)
             found[block] = found.get(block, 0.0) + row.weight * row.sample.elapsed_ns
         return max(found, key=lambda one: found[one])
+
+
+def _without_interpreter(row: Row) -> Row:
+    """A row without the time in which another thread had the interpreter's lock."""
+    sample = row.sample
+    held = sample.waits.get("interpreter", 0)
+    if not held:
+        return row
+    waits = {name: ns for name, ns in sample.waits.items() if name != "interpreter"}
+    elapsed_ns = max(0, sample.elapsed_ns - held)
+    return row._replace(sample=sample._replace(elapsed_ns=elapsed_ns, waits=waits))
+
+
+def _holding_interpreter(evidence: Evidence) -> list[Cost]:
+    """What other threads did while the main one waited for the interpreter's lock."""
+    main = evidence.main
+    held = sum(row.sample.waits.get("interpreter", 0) for row in evidence.rows_of(main))
+    found: dict[tuple[Frame, source.Block], Cost] = {}
+    for thread in evidence.other_threads:
+        for row in evidence.rows_of(main, thread):
+            chain = positions(row.stack)
+            if not chain or not row.sample.on_core_ns:
+                continue
+            frame, line = chain[0]
+            block = source.loop_around(frame.file, line) or source.statement_at(frame.file, line)
+            cost = found.setdefault((frame, block), Cost(kinds.INTERPRETER, frame, block))
+            waits = {"interpreter": row.sample.on_core_ns}
+            cost.rows.append(
+                row._replace(
+                    sample=row.sample._replace(
+                        elapsed_ns=row.sample.on_core_ns, on_core_ns=0, queued_ns=0, waits=waits
+                    )
+                )
+            )
+    at_work = sum(cost.ns for cost in found.values())
+    for cost in found.values():
+        cost.rows = [row._replace(weight=held / at_work) for row in cost.rows]
+        del cost.ns
+    return list(found.values())
 
 
 @lru_cache(maxsize=65536)

@@ -28,6 +28,7 @@ class Diagnosis:
             "disk", "child", "lock", "pipe", "interpreter" (its lock), or "something".
         pace: "once", "repeated", or "growing" while the program runs.
         loop_gain: as `gain`, of the program without its start.
+        is_rebuild: nothing is removed: the program would be built in another way.
     """
 
     rule: str
@@ -41,10 +42,16 @@ class Diagnosis:
     wait: str = "computing"
     pace: str = "repeated"
     loop_gain: float | None = None
+    is_rebuild: bool = False
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """What diagnoses are sorted by: what is removed before what is rebuilt, by time saved."""
+        return self.is_rebuild, -self.saved
 
     @property
     def saved(self) -> float:
-        """What diagnoses are sorted by: the share of the time to be saved.
+        """The share of the time to be saved.
 
         Where the gain is not known, a twentieth is taken for it: behind all that is known.
         """

@@ -59,6 +59,7 @@ def environment_bound(evidence: Evidence) -> Diagnosis | None:
         f"Step {side_by_side} environments side by side: SubprocVecEnv, AsyncVectorEnv, or "
         f"`hotloop train … --workers {side_by_side}`, whose workers don't wait for each other.",
         evidence.profile_again,
+        is_rebuild=True,
     )
 
 

@@ -21,12 +21,14 @@ class Kind(NamedTuple):
         title: the cause, in a few words.
         advice: the change to make.
         is_sure: it is nobody's inherent work, wherever it stands.
+        wait: what it is blocked on where it is; empty: what the kernel says.
     """
 
     rule: str
     title: str
     advice: str
     is_sure: bool = True
+    wait: str = ""
 
 
 _PYTHON = r"/lib/python3[^/]*/"
@@ -74,12 +76,21 @@ SUBPROCESSES = Kind(
     "subprocess",
     "programs are started in the loop",
     "Start one, once, and talk to it; or call the library that does the same in this process.",
+    wait="child",
 )
 REQUESTS = Kind(
     "network-requests",
     "the loop waits for the network",
     "Send it from a thread with a queue, many at once, or once an episode; the loop need not wait "
     "for an answer.",
+    wait="network",
+)
+INTERPRETER = Kind(
+    "interpreter-lock",
+    "another thread holds the interpreter's lock",
+    "Let it run in a process of its own, or do its work in calls that let go of the lock (NumPy, "
+    "torch), or less often.",
+    wait="interpreter",
 )
 FILES = Kind(
     "file-writes",
@@ -161,6 +172,12 @@ CONFIGURATION = Kind(
     "configuration-objects",
     "configuration objects are used in the loop",
     "Make plain values of them once, before the loop.",
+)
+ONE_BY_ONE = Kind(
+    "one-at-a-time",
+    "a network is asked for one state at a time, in a loop",
+    "Stack the states and ask once: a hundred cost hardly more than one.",
+    is_sure=False,
 )
 TASKS = Kind(
     "small-tasks",

@@ -58,6 +58,7 @@ def tiny_batches(evidence: Evidence) -> Diagnosis | None:
         f"Step {side_by_side} environments side by side and choose their actions in one call "
         f"(`hotloop train … --num-envs {side_by_side}`); small networks act faster without torch.",
         evidence.profile_again,
+        is_rebuild=True,
     )
 
 
@@ -211,6 +212,7 @@ def launch_bound(evidence: Evidence) -> Diagnosis | None:
         "a CUDA graph): `hotloop train … --compile on`. Without: fused=True for Adam, twin critics "
         "as one batched network.",
         evidence.profile_again,
+        is_rebuild=True,
     )
 
 

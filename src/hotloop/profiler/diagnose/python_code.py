@@ -17,9 +17,12 @@ from hotloop.profiler.diagnose.evidence import (
     user_frame,
 )
 from hotloop.profiler.session import Frame, is_library
+from hotloop.profiler.session.stages import Leaf
 
 # A tenth of the time: less is not worth a change, and within what some dozen samples can err.
 _WORTH = 0.1
+# Taken for what a debug mode costs, which no sample says: as much as is worth a word.
+_OF_MODES = 0.25
 # What calls the function that a process or thread was given.
 _STARTS = re.compile(r"/(multiprocessing|concurrent/futures)/|/threading\.py$")
 # Where messages are written out, and not only made: these functions come after the level's check.
@@ -127,6 +130,8 @@ def slow_argmax(evidence: Evidence) -> Diagnosis | None:
     passing = _passing(evidence)
     best: Diagnosis | None = None
     for frame, rows in found.items():
+        if passing[frame] > 0.85 * evidence.num_samples:
+            continue  # it is the program
         # One that mostly calls others of the user's, steps environments or waits is no leaf.
         if sum(row.sample.count for row in rows) < 0.8 * passing[frame]:
             continue
@@ -185,4 +190,56 @@ def _argmax(evidence: Evidence, frame: Frame, rows: list[Row], at_work: float) -
         "runs at once as rows of one array save the rest.",
         evidence.profile_again,
         places_of(rows),
+    )
+
+
+# What tells of a mode, what it is called, and what switches it on.
+_MODES = {
+    "detects_anomalies": (
+        "torch's anomaly detection",
+        frozenset({"set_detect_anomaly", "detect_anomaly"}),
+        "torch.autograd.set_detect_anomaly(False)",
+    ),
+    "traces_memory": ("tracemalloc", frozenset({"start"}), "tracemalloc.stop()"),
+    "is_traced": (
+        "a trace or profile function (sys.settrace, sys.setprofile)",
+        frozenset({"settrace", "setprofile", "setprofile_all_threads", "set_trace"}),
+        "sys.setprofile(None), sys.settrace(None), no debugger and no coverage",
+    ),
+}
+
+
+def debug_mode(evidence: Evidence) -> Diagnosis | None:
+    """A mode for finding errors is on, which makes each operation, call or allocation dearer.
+
+    How much dearer no sample says, since it is spread over all of them: as a rule a third and more.
+    """
+    on = [name for name in _MODES if evidence.fact(name)]
+    if not on:
+        return None
+    name, switches, cure = _MODES[on[0]]
+    files = dict.fromkeys(
+        frame.file
+        for row in evidence.rows_of(evidence.main)
+        for frame in row.stack.frames
+        if not is_library(frame)
+    )
+    places = tuple(
+        Leaf("<module>", file, line)
+        for file in files
+        if (line := source.line_calling(file, switches))
+    )
+    return Diagnosis(
+        "debug-mode",
+        f"{name} is on",
+        0.9,
+        evidence.gain(_OF_MODES * evidence.whole_ns),
+        (
+            f"{name} was on while the program ran",
+            "what it costs is spread over all that the program does, and is not measured here: a "
+            "quarter of the time is taken for it",
+        ),
+        f"Switch it off for training: {cure}.",
+        evidence.profile_again,
+        places,
     )

@@ -127,6 +127,17 @@ def multiplies_matrices(file: str, block: Block) -> bool:
 
 
 @lru_cache(maxsize=256)
+def line_calling(file: str, names: frozenset[str]) -> int:
+    """The first line of a file that calls one of some names; 0: there is none."""
+    lines = (
+        node.lineno
+        for node in _calls(file)
+        if (getattr(node.func, "attr", None) or getattr(node.func, "id", None)) in names
+    )
+    return min(lines, default=0)
+
+
+@lru_cache(maxsize=256)
 def functions(file: str) -> tuple[tuple[Block, str], ...]:
     """All functions of a file with their names, the shortest first."""
     tree = _tree(file)
@@ -277,6 +288,11 @@ def _loops(file: str) -> tuple[Block, ...]:
             key=lambda block: block.num_lines,
         )
     )
+
+
+def loops_around(file: str, line: int) -> tuple[Block, ...]:
+    """All loops that a line is in, the innermost first."""
+    return tuple(loop for loop in _loops(file) if line in loop)
 
 
 def loop_around(file: str, line: int) -> Block | None:

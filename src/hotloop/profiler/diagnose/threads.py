@@ -130,4 +130,5 @@ def pegged_core(evidence: Evidence) -> Diagnosis | None:
         "Collect while learning, in another process: `hotloop train … --workers 1 --overlap` "
         "(ppo), or --schedule async.",
         evidence.profile_again,
+        is_rebuild=True,
     )

@@ -84,11 +84,12 @@ class Findings:
         names.update((thread.number, thread.name) for thread in main.span_threads if thread.name)
         for thread, elapsed_ns in self._busy_threads(main):
             name = f"thread {names.get(thread) or thread} of {main.name}"
-            found.append(costs(name, [(main, thread)], elapsed_ns))
+            found.append(costs(name, [(main, thread)], elapsed_ns, with_waiting=False))
         if workers:
             name = workers[0].name if len(workers) == 1 else f"all {len(workers)} workers"
             whole = sum(self.stages(one).total.elapsed_ns for one in workers)
-            found.append(costs(name, [(one, one.pid) for one in workers], whole))
+            threads = [(one, one.pid) for one in workers]
+            found.append(costs(name, threads, whole, with_waiting=False))
         return [one for one in found if one.lines or one.functions]
 
     def _busy_threads(self, process: Process) -> list[tuple[int, int]]:

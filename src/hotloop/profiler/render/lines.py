@@ -6,14 +6,14 @@ What came before the loop, importing and starting, is left out: it is told as a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.profiler.session import Frame, Process, Session, is_library
+from hotloop.profiler.session import Frame, Process, Sample, Session, is_library
 from hotloop.profiler.session.stages import Share, path_weights, stage_by_key
 
 # Less of the time than this is not worth a line.
@@ -23,6 +23,8 @@ _CONTEXT = 3
 # A session says which files to read, and may come from anywhere.
 _SOURCES = (".py", ".pyw")
 _MAX_BYTES = 4_000_000
+# What a thread is blocked on while others of its program are at work.
+_OTHERS = ("pipe", "events", "lock")
 # They are part of the function that they stand in, and run within it.
 _COMPREHENSION = re.compile(r"(\.<locals>\.|^)<(listcomp|dictcomp|setcomp|genexpr)>.*")
 
@@ -32,7 +34,9 @@ class Line(NamedTuple):
 
     Attributes:
         stage: that most of its time is in.
-        part: of the time of the processes together.
+        part: of the time of the threads together.
+        blocked_on: what it is mostly blocked on, see `collect.samples`; empty: it is not, for the
+            most part, or nothing tells.
     """
 
     file: str
@@ -41,6 +45,7 @@ class Line(NamedTuple):
     stage: str
     share: Share
     part: float
+    blocked_on: str = ""
 
 
 class Function(NamedTuple):
@@ -66,27 +71,39 @@ class Costs:
     Attributes:
         name: "main", "all 24 workers", "thread loader of main".
         lines, functions: the dearest first.
+        waiting: part of the time that is left out, since it waited for others' work.
     """
 
     name: str
     lines: list[Line] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
+    waiting: float = 0.0
 
 
-def costs(name: str, threads: Iterable[tuple[Process, int]], whole_ns: float) -> Costs:
+def costs(
+    name: str,
+    threads: Iterable[tuple[Process, int]],
+    whole_ns: float,
+    *,
+    with_waiting: bool = True,
+) -> Costs:
     """What was spent where, after starting.
 
     Args:
         name: of the threads.
         threads: that are added up, each a process and a number.
         whole_ns: that shares are of.
+        with_waiting: also where they wait for other threads and processes of the program. What a
+            worker is for tells where it works.
     """
     whole_ns = whole_ns or 1.0
     lines: dict[tuple[str, int], _Spent] = {}
     own: dict[_Place, float] = {}
     inclusive: dict[_Place, float] = {}
+    waiting_ns = 0
     for process, thread in threads:
-        by_stack = _by_stack(process, thread)
+        by_stack, waited_ns = _by_stack(process, thread, with_waiting=with_waiting)
+        waiting_ns += waited_ns
         for number, spent in by_stack.items():
             stack = process.stacks[number]
             if not stack.frames:
@@ -101,7 +118,7 @@ def costs(name: str, threads: Iterable[tuple[Process, int]], whole_ns: float) ->
     return Costs(
         name,
         [
-            Line(file, line, spent.function, spent.stage, spent.share, part)
+            Line(file, line, spent.function, spent.stage, spent.share, part, spent.blocked_on)
             for (file, line), spent in sorted(
                 lines.items(), key=lambda item: (-item[1].share.elapsed_ns, item[0])
             )
@@ -114,7 +131,13 @@ def costs(name: str, threads: Iterable[tuple[Process, int]], whole_ns: float) ->
             ),
             key=lambda one: (-one.own, -one.inclusive, one.name),
         ),
+        waiting_ns / whole_ns,
     )
+
+
+def function_of(name: str) -> str:
+    """The function that a comprehension stands in; any other itself."""
+    return _COMPREHENSION.sub("", name) or name
 
 
 class _Place(NamedTuple):
@@ -147,20 +170,35 @@ class _Spent:
     function: str = ""
     share: Share = field(default_factory=Share)
     by_stage: dict[str, int] = field(default_factory=dict)
+    waits: dict[str, float] = field(default_factory=dict)
 
     @property
     def stage(self) -> str:
         return max(self.by_stage, key=lambda one: self.by_stage[one])
 
-    def add(self, stage: str, share: Share) -> None:
+    @property
+    def blocked_on(self) -> str:
+        if self.share.blocked_ns < 0.5 * self.share.elapsed_ns:
+            return ""
+        return max(self.waits, key=lambda one: self.waits[one], default="")
+
+    def add(
+        self, share: Share, by_stage: Mapping[str, int], waits: Mapping[str, float], weight: float
+    ) -> None:
         self.share.add(share.elapsed_ns, share.on_core_ns, share.queued_ns, share.samples)
-        self.by_stage[stage] = self.by_stage.get(stage, 0) + share.elapsed_ns
+        for stage, ns in by_stage.items():
+            self.by_stage[stage] = self.by_stage.get(stage, 0) + ns
+        for wait, ns in waits.items():
+            self.waits[wait] = self.waits.get(wait, 0.0) + weight * ns
 
 
-def _by_stack(process: Process, thread: int) -> dict[int, _Spent]:
-    """A thread's time by stack, without what it took to start."""
+def _by_stack(
+    process: Process, thread: int, *, with_waiting: bool
+) -> tuple[dict[int, _Spent], int]:
+    """A thread's time by stack, without what it took to start; and what of it was left out."""
     stages, weights = stage_by_key(process), path_weights(process, thread)
     found: dict[int, _Spent] = {}
+    waiting_ns = 0
     for sample in process.samples:
         if sample.thread != thread:
             continue
@@ -168,14 +206,27 @@ def _by_stack(process: Process, thread: int) -> dict[int, _Spent]:
         if stage == "import":
             continue
         weight = weights.get(sample.path, 1.0)
+        elapsed_ns = round(weight * sample.elapsed_ns)
+        if not with_waiting and _waits_for_others(sample, stage):
+            waiting_ns += elapsed_ns
+            continue
         share = Share(
-            round(weight * sample.elapsed_ns),
+            elapsed_ns,
             round(weight * sample.on_core_ns),
             round(weight * sample.queued_ns),
             sample.count,
         )
-        found.setdefault(sample.stack, _Spent()).add(stage, share)
-    return found
+        spent = found.setdefault(sample.stack, _Spent())
+        spent.add(share, {stage: elapsed_ns}, sample.waits, weight)
+    return found, waiting_ns
+
+
+def _waits_for_others(sample: Sample, stage: str) -> bool:
+    """Whether a thread was blocked by others of its program, for the most part."""
+    if sample.blocked_ns < 0.5 * sample.elapsed_ns:
+        return False
+    on = max(sample.waits, key=lambda one: sample.waits[one], default="")
+    return stage == "wait" or on in _OTHERS
 
 
 def _add_line(
@@ -188,11 +239,8 @@ def _add_line(
         if is_library(frame):
             continue
         at = lines.setdefault((frame.file, number or frame.first_line), _Spent())
-        at.function = at.function or _COMPREHENSION.sub("", frame.function) or frame.function
-        for stage, ns in spent.by_stage.items():
-            at.by_stage[stage] = at.by_stage.get(stage, 0) + ns
-        share = spent.share
-        at.share.add(share.elapsed_ns, share.on_core_ns, share.queued_ns, share.samples)
+        at.function = at.function or function_of(frame.function)
+        at.add(spent.share, spent.by_stage, spent.waits, 1.0)
         return
 
 
@@ -205,7 +253,7 @@ class Listing(NamedTuple):
     Attributes:
         first: number of the first one.
         text: of each.
-        hot: the user's dearest lines in it, by number.
+        hot: those of them that time was spent at, by number.
     """
 
     file: str
@@ -234,28 +282,31 @@ class Sources:
         """Why a file's lines are missing, or may be others by now; empty: they are right."""
         return self._read(file)[1]
 
-    def listings(self, lines: Iterable[Line]) -> list[Listing]:
-        """What stands around some lines; of neighbours once. The dearest first."""
-        windows: list[tuple[str, int, int, dict[int, Line]]] = []
-        for line in lines:
+    def listings(self, lines: Sequence[Line], num_lines: int) -> list[Listing]:
+        """What stands around the first lines; of neighbours once. The dearest first.
+
+        Args:
+            lines: that time was spent at, the dearest first.
+            num_lines: around how many of them.
+        """
+        windows: list[tuple[str, int, int]] = []
+        for line in lines[:num_lines]:
             first, last = line.line - _CONTEXT, line.line + _CONTEXT
-            hot = {line.line: line}
             near = [
                 one for one in windows if one[0] == line.file and one[1] <= last and first <= one[2]
             ]
-            for one in near:
-                first, last, hot = min(first, one[1]), max(last, one[2]), {**one[3], **hot}
-            joined = (line.file, first, last, hot)
-            # In the dearest one's place.
+            # Together in the dearest one's place.
             where = windows.index(near[0]) if near else len(windows)
             windows = [one for one in windows if one not in near]
-            windows.insert(where, joined)
+            first = min([first, *(one[1] for one in near)])
+            windows.insert(where, (line.file, first, max([last, *(one[2] for one in near)])))
         found: list[Listing] = []
-        for file, first, last, hot in windows:
-            text = self._read(file)[0]
+        for file, first, last in windows:
             first = max(1, first)
-            if text[first - 1 : last]:
-                found.append(Listing(file, first, text[first - 1 : last], hot))
+            text = self._read(file)[0][first - 1 : last]
+            hot = {one.line: one for one in lines if one.file == file and first <= one.line <= last}
+            if text:
+                found.append(Listing(file, first, text, hot))
         return found
 
     def _read(self, file: str) -> tuple[list[str], str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hotloop import timing
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.diagnose.evidence import place
 from hotloop.profiler.render import words
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.lines import Costs, Sources
@@ -33,6 +32,7 @@ _MAX_LINES, _MAX_LINES_OF_OTHERS = 5, 3
 _MAX_SOURCE = 60
 # So many diagnoses are told whole, the others by their first line.
 _MAX_WHOLE = 3
+_MAX_PLACES = 4
 
 Row = tuple[str, ...]
 
@@ -195,9 +195,10 @@ def line_rows(costs: Costs, sources: Sources, at_most: int) -> list[Row]:
     """The user's dearest lines, the dearest first, each with its source."""
     return [
         (
-            place(Leaf(one.function, one.file, one.line)),
+            words.place(Leaf(one.function, one.file, one.line)),
             f"{one.part:.1%}",
-            *_of_kernel(one.share),
+            *_of_kernel(one.share)[:2],
+            f"{_of_kernel(one.share)[2]} {one.blocked_on}".strip(),
             words.one_line(sources.text(one.file, one.line), _MAX_SOURCE),
         )
         for one in costs.lines[:at_most]
@@ -223,7 +224,7 @@ def diagnosis_lines(source: Session | Findings) -> list[str]:
     lines = ["why it is not faster:"]
     for rank, one in enumerate(found.diagnoses, 1):
         lines.append(f"{rank}. {_headline(one)}")
-        at = [place(leaf) for leaf in one.places]
+        at = words.places(one.places)
         if rank > _MAX_WHOLE:
             lines += [f"   at {at[0]}"] if at else []
             continue
@@ -231,7 +232,8 @@ def diagnosis_lines(source: Session | Findings) -> list[str]:
             told = words.one_line(found.sources.text(one.places[0].file, one.places[0].line))
             lines.append(f"   at {at[0]}" + (f": {told}" if told else ""))
         if at[1:]:
-            lines.append(f"   and {', '.join(at[1:])}")
+            more = ", …" if len(at) > _MAX_PLACES else ""
+            lines.append(f"   and {', '.join(at[1:_MAX_PLACES])}{more}")
         lines += [f"     {sentence}" for sentence in one.evidence]
         lines += [f"   → {one.advice}", f"   $ {one.verify}"]
     return lines
@@ -294,7 +296,7 @@ def _line_parts(found: Findings) -> list[_Table | _Words]:
         at_most = _MAX_LINES_OF_OTHERS if number else _MAX_LINES
         rows = line_rows(costs, found.sources, at_most)
         if rows:
-            heading = f"{costs.name}, lines of yours"
+            heading = f"lines of yours: {words.lines_of(costs)}"
             parts.append(_Table([(heading, "share", *_KERNEL, ""), *rows], last_is_text=True))
             files += [one.file for one in costs.lines[:at_most]]
     problems = [

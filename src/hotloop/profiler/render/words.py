@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from hotloop.profiler.diagnose import evidence
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
+from hotloop.profiler.render.lines import Costs, function_of
 from hotloop.profiler.session.lockstep import LockstepWaste
+from hotloop.profiler.session.stages import Leaf
 from hotloop.timing.table import duration
 
 # A command of somebody else's process, a line of source.
@@ -38,6 +43,21 @@ def gain(one: Diagnosis) -> str:
 def kind(one: Diagnosis) -> tuple[str, str]:
     """What the time of it is, and how often it comes."""
     return _WAITS.get(one.wait, f"blocked: {one.wait}"), _PACES.get(one.pace, one.pace)
+
+
+def place(leaf: Leaf) -> str:
+    """A line: "envs/maze.py:31 in Maze.step"."""
+    return evidence.place(leaf._replace(function=function_of(leaf.function)))
+
+
+def places(leaves: Iterable[Leaf]) -> list[str]:
+    """Several, each once: a comprehension stands in the line that it is part of."""
+    return list(dict.fromkeys(map(place, leaves)))
+
+
+def lines_of(one: Costs) -> str:
+    """Whose lines they are, and what was left out: "all 4 workers (60% waiting)"."""
+    return one.name if one.waiting < 0.01 else f"{one.name} ({one.waiting:.0%} waiting)"
 
 
 def rule(one: Diagnosis) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -39,7 +40,12 @@ class Stack(NamedTuple):
 
 def is_library(frame: Frame) -> bool:
     """Whether a frame is an installed library's, or Python's own, and not the user's."""
-    return any(part in frame.file for part in samples_file.LIBRARY)
+    return _is_library_file(frame.file)
+
+
+@lru_cache(maxsize=65536)
+def _is_library_file(file: str) -> bool:
+    return any(part in file for part in samples_file.LIBRARY)
 
 
 class Sample(NamedTuple):

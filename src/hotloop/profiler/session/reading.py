@@ -18,18 +18,8 @@ import numpy as np
 from hotloop import documents, timing
 from hotloop.errors import ProfileError
 from hotloop.profiler.collect import samples as samples_file
-from hotloop.profiler.session import (
-    STEPS,
-    Frame,
-    Period,
-    Process,
-    Sample,
-    Session,
-    SpanThread,
-    Stack,
-    ThreadTimes,
-    Uncovered,
-)
+from hotloop.profiler.session import STEPS, Process, Session, SpanThread, Uncovered
+from hotloop.profiler.session.sampled import Sampled, add_up
 from hotloop.profiler.session.saving import FILE, load
 from hotloop.timing import Recording, RecordingError
 from hotloop.timing.reader import State, state_of
@@ -85,7 +75,7 @@ def read(directory: str | os.PathLike[str]) -> Session:
 
 
 def _elsewhere(
-    root: Path, recordings: Sequence[Recording], sampled: Sequence[samples_file.Samples]
+    root: Path, recordings: Sequence[Recording], sampled: Sequence[Sampled]
 ) -> set[Path]:
     """Other directories that the program recorded to, as far as they are there.
 
@@ -93,10 +83,7 @@ def _elsewhere(
     the profile is now: it may have been copied, or moved, and its place may hold another one.
     """
     named = {
-        Path(os.path.abspath(path))
-        for one in sampled
-        for period in one.periods[-1:]
-        for path in period.get("recordings", ())
+        Path(os.path.abspath(path)) for one in sampled for path in one.last.get("recordings", ())
     }
     own = {one.path.name: one for one in recordings if one.path is not None}
     homes: list[Path] = []
@@ -131,7 +118,7 @@ def _is_copy(one: Recording, path: Path) -> bool:
 
 def _of_this_program(
     recordings: Iterable[Recording],
-    sampled: Sequence[samples_file.Samples],
+    sampled: Sequence[Sampled],
     about: Mapping[str, Any],
 ) -> list[Recording]:
     """Those of a directory that were made while the program ran, of all its runs."""
@@ -143,8 +130,7 @@ def _of_this_program(
     if not isinstance(ended_ns, int):
         # It still runs, or nobody saw its end: a process that began after the last line is found
         # with the next one.
-        last = [one.periods[-1]["t"] for one in sampled if one.periods]
-        ended_ns = max(last, default=began_ns) + _UNTOLD_NS
+        ended_ns = max(one.end_ns or began_ns for one in sampled) + _UNTOLD_NS
     return [
         one
         for one in recordings
@@ -155,11 +141,6 @@ def _of_this_program(
 def _identity(one: Recording) -> tuple[int, int, str, str]:
     """What is the same of one recording in two files."""
     return one.pid, one.start_ns, one.boot_id, one.component
-
-
-def _identity_of_samples(one: samples_file.Samples) -> tuple[int, int, str, str]:
-    about = one.about
-    return about["pid"], about["start_ns"], about["boot_id"], about["component"]
 
 
 def _once(found: Iterable[_One], identity: Callable[[_One], object]) -> list[_One]:
@@ -195,8 +176,8 @@ def _recordings(directories: Iterable[Path]) -> tuple[list[Recording], list[str]
     return found, problems
 
 
-def _samples(directories: Iterable[Path]) -> tuple[list[samples_file.Samples], list[str]]:
-    found: list[samples_file.Samples] = []
+def _samples(directories: Iterable[Path]) -> tuple[list[Sampled], list[str]]:
+    found: list[Sampled] = []
     problems: list[str] = []
     for directory in directories:
         for path in sorted(directory.glob(f"*{samples_file.SUFFIX}")):
@@ -205,10 +186,10 @@ def _samples(directories: Iterable[Path]) -> tuple[list[samples_file.Samples], l
             except (OSError, ValueError) as error:
                 problems.append(str(error))
                 continue
-            found.append(one)
+            found.append(add_up(one))
             if one.is_torn:
                 problems.append(f"{path} ends in the middle of a line, which is left out")
-    return _once(found, _identity_of_samples), problems
+    return _once(found, lambda one: one.identity), problems
 
 
 def _about(root: Path) -> dict[str, Any]:
@@ -224,7 +205,7 @@ def _about(root: Path) -> dict[str, Any]:
 
 def merge(
     recordings: Sequence[Recording],
-    sampled: Sequence[samples_file.Samples],
+    files: Iterable[samples_file.Samples | Sampled],
     *,
     directory: str = "",
     about: Mapping[str, Any] | None = None,
@@ -239,6 +220,7 @@ def merge(
         ProfileError: nothing is left.
     """
     problems = list(problems)
+    sampled = [one if isinstance(one, Sampled) else add_up(one) for one in files]
     boots = [one.boot_id for one in recordings] + [one.about["boot_id"] for one in sampled]
     boot = max(sorted(set(boots)), key=boots.count, default="")
     by_pid: dict[int, list[Recording]] = {}
@@ -247,7 +229,7 @@ def merge(
             problems.append(f"{one.path} is of another machine or boot and is left out")
             continue
         by_pid.setdefault(one.pid, []).append(one)
-    samples_by_pid: dict[int, list[samples_file.Samples]] = {}
+    samples_by_pid: dict[int, list[Sampled]] = {}
     for one in sampled:
         pid = one.about["pid"]
         if one.about["boot_id"] != boot:
@@ -262,19 +244,13 @@ def merge(
         process = _process(by_pid.get(pid, []), own)
         processes.append(process)
         for one in own:
-            try:
-                _add_samples(process, one)
-            except (KeyError, IndexError, TypeError, ValueError) as error:
+            one.add_to(process)
+            if one.damage:
                 problems.append(
-                    f"samples of process {pid} are damaged ({type(error).__name__}: {error}) and "
-                    "are left out from there on"
+                    f"samples of process {pid} are damaged ({one.damage}) and are left out from "
+                    "there on"
                 )
-        hooks = {
-            name: text
-            for one in own
-            for period in one.periods[-1:]
-            for name, text in period.get("problems", {}).items()
-        }
+        hooks = {name: text for one in own for name, text in one.last.get("problems", {}).items()}
         problems += [
             f"process {pid}: {name} is another one than was thought of, and has no spans: {text}"
             for name, text in hooks.items()
@@ -304,13 +280,12 @@ def merge(
     )
 
 
-def _process(recordings: list[Recording], sampled: list[samples_file.Samples]) -> Process:
+def _process(recordings: list[Recording], sampled: list[Sampled]) -> Process:
     """One process; a program may have begun more than one recording, one after another."""
     recordings = sorted(recordings, key=lambda one: one.start_ns)
     starts = [one.start_ns for one in recordings] + [one.about["start_ns"] for one in sampled]
-    ends = [one.end_ns for one in recordings] + [
-        one.periods[-1]["t"] for one in sampled if one.periods
-    ]
+    ends = [one.end_ns for one in recordings]
+    ends += [one.end_ns for one in sampled if one.end_ns is not None]
     if recordings:
         # What a program calls itself says more than what its profile began it as.
         own = [one for one in recordings if one.component not in ("main", "process")]
@@ -335,10 +310,10 @@ def _process(recordings: list[Recording], sampled: list[samples_file.Samples]) -
     return process
 
 
-def _state(sampled: samples_file.Samples) -> State:
+def _state(sampled: Sampled) -> State:
     """How a process ended, by its samples alone."""
     about = sampled.about
-    if sampled.periods and sampled.periods[-1].get("last"):
+    if sampled.last.get("last"):
         return "complete"
     if "ticks" not in about:  # of an earlier version
         return "unknown"
@@ -364,72 +339,6 @@ def _add_spans(process: Process, recording: Recording) -> None:
     process.events = np.concatenate((process.events, events))
     process.spans += [one._replace(thread=threads[one.thread]) for one in recording.spans]
     process.open_spans += [one._replace(thread=threads[one.thread]) for one in recording.open_spans]
-
-
-def _add_samples(process: Process, sampled: samples_file.Samples) -> None:
-    """All periods of a file; of a damaged one those before the damage, which raises."""
-    about = sampled.about
-    process.command = list(about.get("command", ()))
-    process.interval_ns = int(about.get("interval_s", 0.0) * 1e9)
-    process.cores = int(about.get("cores", 0))
-    places: list[Frame] = []
-    paths: list[tuple[str, ...]] = []
-    first_stack = len(process.stacks)
-    totals = {sample[:3]: [*sample[3:7], dict(sample.waits)] for sample in process.samples}
-    ended, spans = _Spans(), _Spans()
-    num_recordings = 0
-    by_path: dict[tuple[str, ...], int] = {}
-    by_stack: dict[int, int] = {}
-    is_early = False
-    try:
-        for period in sampled.periods:
-            places += [Frame(*place) for place in period["places"]]
-            paths += [tuple(path) for path in period["paths"]]
-            for numbers, lines in period["stacks"]:
-                frames = tuple(places[number] for number in numbers)
-                process.stacks.append(Stack(frames, tuple(lines)))
-            if not is_early:
-                by_path, by_stack = {}, {}
-            for thread, path, number, *numbers in period["counts"]:
-                row, waits = numbers[:4], numbers[4] if len(numbers) > 4 else {}
-                stack = first_stack + number
-                if stack >= len(process.stacks):
-                    raise IndexError(f"stack {number} was never told of")
-                total = totals.setdefault((thread, paths[path], stack), [0, 0, 0, 0, {}])
-                for i, value in enumerate(row):
-                    total[i] += value
-                for wait, ns in waits.items():
-                    total[4][wait] = total[4].get(wait, 0) + ns
-                if thread == process.pid:
-                    by_path[paths[path]] = by_path.get(paths[path], 0) + row[0]
-                    by_stack[stack] = by_stack.get(stack, 0) + row[0]
-            if len(period["recordings"]) > num_recordings:
-                # Another recording began: its spans are counted from zero again.
-                num_recordings, ended = len(period["recordings"]), spans
-            spans = ended.plus(period["spans"])
-            if is_early:
-                process.periods.pop()  # it goes on, with this line
-            is_early = bool(period.get("early"))
-            process.periods.append(
-                Period(period["t"], dict(spans), period["cpu_ns"], period["rss"], by_path, by_stack)
-            )
-            process.threads = [ThreadTimes(*thread) for thread in period["threads"]]
-            process.own_ns = period["own_ns"]
-            process.facts = dict(period["facts"])
-    finally:
-        process.samples = [Sample(*key, *row) for key, row in totals.items()]
-
-
-class _Spans(dict[tuple[str, ...], tuple[int, int]]):
-    """Count and total ns by path."""
-
-    def plus(self, spans: list[list[Any]]) -> _Spans:
-        """With those of a period; of one path there may be several kinds."""
-        sums = _Spans(self)
-        for path, _, count, total_ns, _ in spans:
-            before = sums.get(tuple(path), (0, 0))
-            sums[tuple(path)] = before[0] + count, before[1] + total_ns
-        return sums
 
 
 def _order_and_name(processes: list[Process]) -> None:
@@ -488,16 +397,12 @@ def _natural(name: str) -> tuple[str, int]:
     return (stem, int(number)) if number.isdigit() else (name, 0)
 
 
-def _uncovered(
-    processes: Sequence[Process], sampled: Sequence[samples_file.Samples]
-) -> list[Uncovered]:
+def _uncovered(processes: Sequence[Process], sampled: Sequence[Sampled]) -> list[Uncovered]:
     covered = {process.pid for process in processes}
     found: dict[int, Uncovered] = {}
     for one in sampled:
-        for period in one.periods:
-            for other in period.get("others", ()):
-                pid, parent_pid, command, cpu_ns = other
-                if pid not in covered and "multiprocessing.resource_tracker" not in command:
-                    command = _OUR_START.sub("fork of python ", command)
-                    found[pid] = Uncovered(pid, parent_pid, command, cpu_ns)
+        for pid, other in one.others.items():
+            if pid not in covered and "multiprocessing.resource_tracker" not in other.command:
+                command = _OUR_START.sub("fork of python ", other.command)
+                found[pid] = other._replace(command=command)
     return [found[pid] for pid in sorted(found)]

@@ -67,7 +67,12 @@ _RULES: tuple[tuple[str, str, str | None], ...] = (
     ("update", r"/torch/(optim/|autograd/(__init__|graph)\.py$)", None),
     ("update", r"/torch/_tensor\.py$", r"backward$"),
     ("replay", r"", r"(?i)(replay|buffer|memory)\w*\._?(sample|add|push|store|get)\w*$"),
-    ("forward", r"/torch/nn/(modules|functional)", None),
+    ("forward", r"/torch/nn/functional", None),
+    (
+        "forward",
+        r"/torch/nn/modules/",
+        r"(^|\.)(forward|_call_impl|_wrapped_call_impl|_conv_forward)$",
+    ),
     ("forward", r"/torch/distributions/", None),
     (
         "wait",

@@ -161,11 +161,14 @@ def _lines(found: Findings) -> str:
         if not costs.lines:
             continue
         top, more = costs.lines[:_TOP_LINES], costs.lines[_TOP_LINES:_MOST_LINES]
-        parts.append(f"<h3>{escaped(costs.name)}</h3>")
+        parts.append(f"<h3>{escaped(words.lines_of(costs))}</h3>")
         parts.append(
             tables.line_table(top, found.sources, f"Lines of {costs.name} with the most time")
         )
-        parts += [tables.listing(one, found.sources) for one in found.sources.listings(top)]
+        parts += [
+            tables.listing(one, found.sources)
+            for one in found.sources.listings(costs.lines, _TOP_LINES)
+        ]
         parts += [
             f'<p class="dim"><code>{escaped(file)}</code> {escaped(problem)}.</p>'
             for file in dict.fromkeys(line.file for line in top)
@@ -177,8 +180,9 @@ def _lines(found: Findings) -> str:
     if not parts:
         return ""
     return (
-        "<p>Of each main thread's time, what your own lines took with all that they called; "
-        "importing and starting is left out.</p>\n" + "\n".join(parts)
+        "<p>Of each main thread's time, what your own lines took with all that they called. "
+        "Importing and starting is left out, and where workers wait for others' work.</p>\n"
+        + "\n".join(parts)
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.diagnose.evidence import place, short
+from hotloop.profiler.diagnose.evidence import short
 from hotloop.profiler.render import text, words
 from hotloop.profiler.render.lines import Costs, Line, Listing, Sources
 from hotloop.profiler.session import Process, Session
@@ -221,9 +221,9 @@ def line_table(lines: Sequence[Line], sources: Sources, caption: str) -> str:
     rows = [
         (
             f'<code title="{escaped(one.file)}">'
-            f"{escaped(place(Leaf(one.function, one.file, one.line)))}</code>",
+            f"{escaped(words.place(Leaf(one.function, one.file, one.line)))}</code>",
             percent(one.part),
-            *(_of_kernel(one.share) or ("", "", "")),
+            *_kernel_cells(one),
             swatch(one.stage) + escaped(STAGES[one.stage]),
             f"<code>{escaped(words.one_line(sources.text(one.file, one.line)))}</code>",
         )
@@ -231,6 +231,11 @@ def line_table(lines: Sequence[Line], sources: Sources, caption: str) -> str:
     ]
     headings = ("line", "share", *_KERNEL, "stage", "source")
     return table(headings, rows, caption, kind="lines")
+
+
+def _kernel_cells(one: Line) -> tuple[str, str, str]:
+    on_core, queued, blocked = _of_kernel(one.share) or ("", "", "")
+    return on_core, queued, f"{blocked} {escaped(one.blocked_on)}".strip()
 
 
 def listing(one: Listing, sources: Sources) -> str:
@@ -247,7 +252,8 @@ def listing(one: Listing, sources: Sources) -> str:
             "</tr>"
         )
     problem = sources.problem(one.file)
-    about = f"{one.file}, which {problem}" if problem else one.file
+    about = f"{one.file}, lines {one.first} to {one.first + len(one.text) - 1}"
+    about += f"; the file {problem}" if problem else ""
     body = "\n".join(rows)
     return (
         f'<div class="scroll"><table class="listing"><caption><span>{escaped(about)}</span>'
@@ -342,7 +348,11 @@ def _places(places: Sequence[Leaf], sources: Sources) -> str:
     """Where it is: the dearest place with what stands there, then the others."""
     if not places:
         return ""
-    at = [f'<code title="{escaped(one.file)}">{escaped(place(one))}</code>' for one in places]
+    titles = {words.place(one): one.file for one in reversed(places)}
+    at = [
+        f'<code title="{escaped(titles[told])}">{escaped(told)}</code>'
+        for told in words.places(places)
+    ]
     told = words.one_line(sources.text(places[0].file, places[0].line))
     source = f"<br><code>{escaped(told)}</code>" if told else ""
     others = f"<br>and {', '.join(at[1:])}" if at[1:] else ""
