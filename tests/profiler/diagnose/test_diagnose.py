@@ -395,32 +395,28 @@ def total(values):
 
 def test_argmax_of_lists(script):
     file = script(ARGMAX)
-    found = look(python_code.hot_function, with_first_lines(at_line(file, 4, 3), {"learn": 2}))
+    found = look(python_code.slow_argmax, with_first_lines(at_line(file, 4, 3), {"learn": 2}))
     assert found.rule == "slow-argmax"
     assert found.gain == pytest.approx(1 / (1 - 0.9 * 0.3) / (1 - 0.9 * 0.1))
 
 
-def test_hot_function(script):
+def test_an_argmax_in_the_program_s_own_loop_is_none(script):
     file = script(ARGMAX)
-    hot = with_first_lines(at_line(file, 7, 7), {"learn": 6})
-    found = look(python_code.hot_function, hot)
-    assert (found.rule, found.gain) == ("hot-function", None)
-    assert "3.3 times as fast if it cost nothing" in found.evidence[2]
-    warm = with_first_lines(at_line(file, 7, 3), {"learn": 6})
-    assert look(python_code.hot_function, warm) is None
+    of_main = with_first_lines(at_line(file, 4, 9.9), {"learn": 2})
+    assert look(python_code.slow_argmax, of_main) is None
     cool = with_first_lines(at_line(file, 4, 0.5), {"learn": 2})
-    assert look(python_code.hot_function, cool) is None
+    assert look(python_code.slow_argmax, cool) is None
 
 
-def test_what_a_worker_was_given_is_its_loop(script):
-    file = script(ARGMAX)
-    pool = "_process_worker (/usr/lib/python3.11/concurrent/futures/process.py:250)"
-    stack = [f"<module> ({file}:99)", pool, f"learn ({file}:7)"]
-    loop = with_first_lines(process(samples=[seen(*stack, elapsed_s=9, on_core_s=9)]), {"learn": 6})
-    assert look(python_code.hot_function, loop) is None
-    stack.insert(2, f"play ({file}:98)")
-    hot = with_first_lines(process(samples=[seen(*stack, elapsed_s=9, on_core_s=9)]), {"learn": 6})
-    assert look(python_code.hot_function, hot).rule == "hot-function"
+def test_debug_mode(script):
+    file = script("import torch\ntorch.autograd.set_detect_anomaly(True)\ntrain()\n")
+    main = at_line(file, 3, 9)
+    assert look(python_code.debug_mode, main) is None
+    main.facts = {"detects_anomalies": 1.0}
+    found = look(python_code.debug_mode, main)
+    assert found.rule == "debug-mode"
+    assert "anomaly detection" in found.title
+    assert [place.line for place in found.places] == [2]
 
 
 # --- networks -------------------------------------------------------------------------------------
@@ -562,8 +558,9 @@ def small_updates(backward_s, dispatch_s):
 def test_launch_bound():
     found = look(networks.launch_bound, small_updates(0.0005, 4))
     assert found.rule == "launch-bound"
-    # Of what is not dispatch a third, and at 0.5 ms, 5/8 of the way down to 0.2, some of the rest.
-    assert found.gain == pytest.approx(10 / (10 - 4 - 4 * (1 / 3 + 5 / 8 * 1.7 / 3)))
+    # What is seen of torch's Python, and nothing that is not seen.
+    assert found.gain == pytest.approx(10 / (10 - 4))
+    assert found.is_rebuild
 
 
 @pytest.mark.parametrize(("backward_s", "dispatch_s"), [(0.005, 4), (0.0005, 1)])
@@ -691,10 +688,10 @@ def test_healthy_program():
     one.main.cores = 1
     assert diagnose(one) == []
     assert bound(one) == (
-        "92% of the time goes into the environments' own steps: at most 1.09× is left in the rest "
-        "of this program."
+        "No cost is worth a change. Of the time: 92% the environments' own steps; 8% is in one "
+        "other place, a.py:2 in f."
     )
-    assert diagnosis_lines(one) == [f"nothing found that keeps it from being faster. {bound(one)}"]
+    assert diagnosis_lines(one) == [bound(one)]
 
 
 def test_a_program_without_anything():
@@ -714,14 +711,18 @@ def test_dearest_cause_first(script):
     main.stacks += more.stacks
     main.end_ns += ns(5)
     one = Session("profiles/x", {"command": ["python", "a b.py", "-n", "1"]}, [main])
-    assert [found.rule for found in diagnose(one)] == ["configuration-objects", "logging"]
+    # By time alone: a line that nobody knows has most of it.
+    rules = [found.rule for found in diagnose(one)]
+    assert rules == ["line", "configuration-objects", "logging"]
     assert diagnose(one)[0].verify == (
         "hotloop profile --out profiles/x-after 'a b.py' -n 1 && "
         "hotloop compare profiles/x profiles/x-after"
     )
     lines = diagnosis_lines(one)
-    assert lines[1].startswith("1. omegaconf objects are used in the loop: 1.7× as fast without")
-    assert lines[1].endswith("(95% sure) [configuration-objects]")
+    assert lines[1].startswith("1. one line takes 53% of the time: ")
+    (known,) = [line for line in lines if line.startswith("2. ")]
+    assert known.startswith("2. omegaconf objects are used in the loop: up to 1.7×")
+    assert known.endswith("95% sure [configuration-objects]")
 
 
 # --- what rules use -------------------------------------------------------------------------------

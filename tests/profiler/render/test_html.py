@@ -24,6 +24,7 @@ from hotloop.profiler.diagnose import Diagnosis
 from hotloop.profiler.render import html, text
 from hotloop.profiler.render.html import pictures
 from hotloop.profiler.session import Process, Session, Uncovered
+from hotloop.profiler.session.stages import STAGES, Leaf
 from hotloop.timing.reader import EVENT, Place
 from tests.profiler import browser
 from tests.profiler.sessions import (
@@ -117,6 +118,10 @@ DIAGNOSES = [
         ("4 workers, one of them slow", f"named {HOSTILE}"),
         "Let them `go on` by themselves.",
         "hotloop profile train.py & echo <done>",
+        (Leaf("step", "env.py", 3), Leaf("main", "train.py", 9)),
+        "sleep",
+        "growing",
+        2.2,
     ),
     Diagnosis("odd", "something odd", 0.5, None, (), "Look at it.", "hotloop report"),
 ]
@@ -239,14 +244,18 @@ def test_stages_lines_and_processes() -> None:
     stages = "Stages of main, by 1,000 samples of its main thread"
     assert page.row(stages, "stepping and resetting environments")[:2] == ["50.0%", "5.00 s"]
     assert page.row(stages, "learning") == ["30.0%", "3.00 s", "80%", "20%", "0%"]
-    lines = "Lines of main with the most time, calls included"
-    assert page.row(lines, "train.py:40") == ["30.0%", "learn", "update"]
+    lines = "Lines of main with the most time"
+    assert page.row(lines, "train.py:40 in learn") == [
+        "30.0%", "80%", "20%", "0%", "learning", "",
+    ]  # fmt: skip
     processes = "All processes, and the share of each stage in their main threads"
     head = page.tables[processes][0]
     killed = dict(zip(head[1:], page.row(processes, "worker-1"), strict=True))
     assert (killed["pid"], killed["lived"], killed["state"]) == ("201", "6.5 s", "killed")
     main = dict(zip(head[1:], page.row(processes, "main"), strict=True))
-    assert (main["cores"], main["memory"], main["env"]) == ("0.60", "300 MB", "50%")
+    assert (main["cores"], main["memory"], main[STAGES["env"]]) == (
+        "0.60", "300 MB", "50%",
+    )  # fmt: skip
 
 
 def test_diagnoses_overview_notes_and_cost(found: list[Diagnosis]) -> None:
@@ -255,8 +264,12 @@ def test_diagnoses_overview_notes_and_cost(found: list[Diagnosis]) -> None:
     for words in (
         text.overview(one),
         "every step waits for its slowest environment",
-        "about 1.8× faster",
-        "confidence 90%",
+        "up to 1.8× (of the loop alone 2.2×) as fast",
+        "90% sure",
+        "blocked: sleep",
+        "grows",
+        "at env.py:3 in step",
+        "and train.py:9 in main",
         "Let them go on by themselves.",
         f"named {HOSTILE}",
         "hotloop profile train.py & echo <done>",
@@ -265,9 +278,11 @@ def test_diagnoses_overview_notes_and_cost(found: list[Diagnosis]) -> None:
         text.cost(one),
     ):
         assert words in page.words
-    assert page.words.count("× faster") == 1, "a gain that is not known is not told"
+    assert page.words.count("up to ") == 1, "a gain that is not known is not told"
     found.clear()
-    assert "Nothing found. 61% of the time is <fine>." in read(one).words
+    words = read(one).words
+    assert "61% of the time is <fine>." in words
+    assert "Nothing found" not in words
 
 
 def test_throughput_and_lockstep_in_words_and_pictures() -> None:
@@ -284,8 +299,70 @@ def test_throughput_and_lockstep_in_words_and_pictures() -> None:
     first, last = 0.5 / (0.5 + 0.7), 0.3 / (0.3 + 0.5)
     waste = page.carried["lockstep"]["values"]
     assert waste == pytest.approx([100 * first] * 6 + [100 * last] * 4, abs=0.05)
+    assert (
+        "worker-2 is the slowest in 100% of the steps: it takes 400 ms for a typical one, the "
+        "others 150 ms, 2.7×."
+    ) in page.words
     slowest = "In how many steps each was the slowest"
     assert page.row(slowest, "worker-2") == ["10", "100.0%"]
+
+
+def test_figures_say_start_up_and_loop_apart_and_name_stages_as_tables_do() -> None:
+    importing = "_find_and_load (<frozen importlib._bootstrap>:1)"
+    page = read(
+        session(
+            process(
+                samples=[
+                    seen("main (train.py:1)", importing, elapsed_s=4.0),
+                    seen("main (train.py:2)", "run (train.py:9)", elapsed_s=6.0),
+                ]
+            )
+        )
+    )
+    figures = page.words.partition("Skip to the report")[2]
+    for words in (
+        "wall time10.0 s", "importing and starting4.0 s", "loop6.0 s", "most of it: everything "
+        "else60%",
+    ):  # fmt: skip
+        assert words in figures
+    # What starting took is no line of the loop's.
+    assert [row[0] for row in page.tables["Lines of main with the most time"][1:]] == [
+        "train.py:9 in run"
+    ]
+
+
+def test_the_dearest_lines_stand_open_in_their_source(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("".join(f"line_{n} = '<b>{n}'\n" for n in range(1, 41)))
+    one = session(
+        process(
+            samples=[
+                seen(f"main ({file}:20)", elapsed_s=5.0, on_core_s=5.0),
+                seen(f"main ({file}:22)", "work (/x/site-packages/lib/a.py:7)", elapsed_s=2.0),
+                seen(f"main ({file}:35)", f"_inner ({file}:2)", elapsed_s=1.0),
+            ]
+        ),
+        about={"started": "2100-01-01T00:00:00+0000"},
+    )
+    page = read(one)
+    titles = [told["id"] for tag, told in page.tags if tag == "section"]
+    assert titles[:3] == ["diagnosis", "lines", "functions"]
+    # Neighbours once, with three lines around them; and the beginning of the file.
+    near = f"{file}, lines 17 to 25"
+    assert [row[0] for row in page.tables[near]] == [str(n) for n in range(17, 26)]
+    assert page.row(near, "20") == ["62.5%", "line_20 = '<b>20'"]
+    assert page.row(near, "21") == ["", "line_21 = '<b>21'"]
+    assert page.row(near, "22") == ["25.0%", "line_22 = '<b>22'"]
+    assert [row[0] for row in page.tables[f"{file}, lines 1 to 5"]] == list("12345")
+    own = "62.5%", "62.5%", "your code", f"{tmp_path.name}/train.py:20"
+    assert page.tables["Functions of main"][1] == ["main", *own]
+    assert page.row("Functions of main", "work")[:3] == ["25.0%", "25.0%", "library"]
+    inside = [tag for tag, _ in page.tags].index("details")
+    sections = [told.get("id") for _, told in page.tags[:inside]]
+    assert "lines" in sections
+    assert "timeline" in sections, "nothing above the timeline is folded away"
+    file.unlink()
+    assert "is gone." in read(one).words
 
 
 def test_the_timeline_holds_periods_and_events() -> None:

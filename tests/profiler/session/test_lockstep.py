@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hotloop.profiler.session import Process
-from hotloop.profiler.session.lockstep import lockstep
+from hotloop.profiler.session.lockstep import LockstepWaste, lockstep
 from tests.profiler.sessions import Span, process, session, span
 
 SECOND = 1_000_000_000
@@ -229,3 +229,47 @@ def test_it_agrees_with_plain_loops(seed: int) -> None:
         assert found is not None
         assert found.num_steps == 50
         assert found.waste_ns.sum() / SECOND == pytest.approx(waste, rel=1e-6)
+
+
+def test_the_worker_that_all_wait_for_is_named() -> None:
+    spans = [
+        [span("env_step", step, step + took + 0.001 * (step % 3)) for step in range(30)]
+        for took in (0.1, 0.1, 0.4, 0.1)
+    ]
+    # Now and then another one is slower.
+    spans[0][7] = span("env_step", 7.0, 7.9)
+    main = parent(*steps(*((t, t + 0.95) for t in range(30)), name="vector_step"))
+    found = lockstep(session(main, *(worker(number, *one) for number, one in enumerate(spans))))
+    assert found is not None
+    slowest = found.always_slowest
+    assert slowest is not None
+    assert (slowest.name, slowest.share) == ("worker-2", pytest.approx(29 / 30))
+    assert slowest.own_ns / SECOND == pytest.approx(0.401)
+    assert slowest.others_ns / SECOND == pytest.approx(0.101)
+
+
+def test_no_worker_is_named_where_it_is_now_one_now_another() -> None:
+    def found_of(number: int, slow: float) -> LockstepWaste:
+        random_state = np.random.default_rng(0)
+        own = 0.1 + 0.1 * random_state.random((200, number))
+        own[:, 0] *= slow
+        main = parent(*steps(*((t, t + 0.95) for t in range(200)), name="vector_step"))
+        workers = [
+            worker(i, *steps(*((t, t + own[t, i]) for t in range(200)))) for i in range(number)
+        ]
+        found = lockstep(session(main, *workers))
+        assert found is not None
+        return found
+
+    for number in (2, 3, 8):
+        assert found_of(number, 1.0).always_slowest is None
+        slowest = found_of(number, 2.5).always_slowest
+        assert slowest is not None
+        assert slowest.name == "worker-0"
+
+
+def test_workers_that_take_equally_long_wait_for_nobody() -> None:
+    main = parent(*steps((0, 1), (2, 3), name="vector_step"))
+    found = lockstep(session(main, *(worker(i, *steps((0, 0.5), (2, 2.5))) for i in range(3))))
+    assert found is not None
+    assert found.always_slowest is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -204,7 +206,7 @@ def test_samples_are_added_up() -> None:
     )  # fmt: skip
     (one,) = found.processes
     assert [stack.frames[-1].function for stack in one.stacks] == ["step", "main"]
-    assert {sample[:3]: sample[3:] for sample in one.samples} == {
+    assert {sample[:3]: sample[3:7] for sample in one.samples} == {
         (100, ("env_step",), 0): (100, 800, 30, 1000),
         (55, (), 0): (60, 0, 0, 600),
         (100, (), 1): (60, 6, 0, 600),
@@ -226,10 +228,12 @@ def test_a_program_that_replaced_itself_has_two_files_of_samples() -> None:
                counts=[[100, 0, 0, 1, 0, 0, 8]])  # fmt: skip
     (found,) = merge([], [samples(two, start_s=1.5), samples(one)]).processes
     assert [stack.frames[0].function for stack in found.stacks] == ["main", "step"]
-    assert [sample[1:3] + sample[-1:] for sample in found.samples] == [
+    assert [(*sample[1:3], sample.elapsed_ns) for sample in found.samples] == [
         ((), 0, 7), (("a",), 1, 8),
     ]  # fmt: skip
-    assert [period.end_ns for period in found.periods] == [at(1.0), at(2.0)]
+    assert [(period.end_ns, period.by_stack) for period in found.periods] == [
+        (at(1.0), {0: 1}), (at(2.0), {1: 1}),
+    ]  # fmt: skip
 
 
 def test_damaged_samples_are_left_out_from_there_on() -> None:
@@ -472,6 +476,97 @@ def test_recordings_elsewhere_are_read_but_not_those_of_older_runs(
     assert [one.name for one in found.processes] == ["learner"]
     assert found.main.tree.find("learning").count == 1
     assert found.main.start_ns == lines[0]["start_ns"]
+
+
+def names_recordings(profile: Path, *paths: Path) -> None:
+    """Have the samples of a profile name what was recorded to, by absolute paths."""
+    (sampled,) = profile.glob("timing/*.jsonl")
+    lines = [json.loads(text) for text in sampled.read_text().splitlines()]
+    for one in lines[1:]:
+        one["recordings"] = [str(path) for path in paths]
+    sampled.write_text("".join(json.dumps(one) + "\n" for one in lines))
+
+
+def updates(found: Session) -> int:
+    return found.main.tree.find("update").count
+
+
+def test_a_copied_profile_is_read_without_its_original(profile: Path, tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.mkdir()
+    (profile / "timing").rename(a / "timing")
+    (recorded,) = a.glob("timing/*.hlt")
+    names_recordings(a, recorded)
+    shutil.copytree(a, b)
+    assert (updates(read(a)), updates(read(b))) == (1, 1)
+    assert updates(read(b / "timing")) == 1
+    # What became of the original changes nothing.
+    (a / "timing" / "torn.hlt").write_bytes(b"x")
+    assert read(b).problems == []
+    shutil.rmtree(a)
+    assert updates(read(b)) == 1
+
+
+def test_the_place_of_a_moved_profile_may_hold_another(profile: Path, tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    b.mkdir()
+    (profile / "timing").rename(b / "timing")
+    (recorded,) = b.glob("timing/*.hlt")
+    names_recordings(b, a / "timing" / recorded.name)
+    assert updates(read(b)) == 1
+    # Later the same process has made another one there, of the same name.
+    (b / "profile.json").write_text(json.dumps({"end_ns": time.monotonic_ns()}))
+    timing.start(a / "timing", "main")
+    for _ in range(5):
+        with timing.span("update"):
+            pass
+    timing.stop()
+    assert [path.name for path in a.glob("timing/*.hlt")] == [recorded.name]
+    assert updates(read(b)) == 1
+
+
+def test_a_run_s_own_recording_is_read_beside_a_copied_profile(
+    profile: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (recorded,) = profile.glob("timing/*.hlt")
+    run = tmp_path_factory.mktemp("run")
+    timing.start(run / "timing", "learner")
+    with timing.span("learning"):
+        pass
+    path = timing.stop()
+    assert path is not None
+    (run / "config.json").write_text(json.dumps({"config": {"num_envs": 8}}))
+    names_recordings(profile, recorded, path)
+    copy = tmp_path_factory.mktemp("copies") / "copy"
+    shutil.copytree(profile, copy)
+    for directory in (profile, copy):
+        found = read(directory).main
+        assert (found.name, found.tree.find("learning").count) == ("learner", 1)
+        assert found.tree.find("update").count == 1
+
+
+def test_a_run_within_a_profile_is_taken_from_the_copy(profile: Path, tmp_path: Path) -> None:
+    a = tmp_path / "a"
+    a.mkdir()
+    (profile / "timing").rename(a / "timing")
+    (recorded,) = a.glob("timing/*.hlt")
+    timing.start(a / "run" / "timing", "learner")
+    with timing.span("learning"):
+        pass
+    path = timing.stop()
+    assert path is not None
+    names_recordings(a, recorded, path)
+    shutil.copytree(a, tmp_path / "b")
+    path.write_bytes(b"another")
+    found = read(tmp_path / "b")
+    assert found.problems == []
+    assert found.main.tree.find("learning").count == 1
+
+
+def test_two_copies_of_samples_count_once(profile: Path) -> None:
+    (sampled,) = profile.glob("timing/*.jsonl")
+    shutil.copy(sampled, profile)
+    assert len(read(profile).main.periods) == 3
 
 
 def test_a_run_says_how_many_environments_it_steps(profile: Path) -> None:

@@ -102,7 +102,8 @@ def test_a_loop_in_one_piece(tmp_path: Path) -> None:
         (seen(at("loss = helper(loss)")), "update"),
         (seen(at("loss = helper(loss)"), f"helper ({file}:4)"), "update"),
         (seen(at("store(obs)")), "other"),
-        (seen(at("advantages = gae(value)")), "other"),
+        # Between the last step and learning.
+        (seen(at("advantages = gae(value)")), "update"),
         (seen(at("log()")), "other"),
     ]
     one = process(samples=[row for row, _ in rows])

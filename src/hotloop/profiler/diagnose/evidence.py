@@ -99,7 +99,7 @@ class Evidence:
         thread = process.pid if thread is None else thread
         key = process.pid, thread
         if key not in self._rows:
-            stages = stage_by_key(process)
+            stages = stage_by_key(process, by_name=False)
             leaves = [user_leaf(stack) if stack.frames else _NOWHERE for stack in process.stacks]
             self._rows[key] = [
                 Row(

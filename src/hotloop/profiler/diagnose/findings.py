@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.costs import Cost, Costs
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, place, short
@@ -12,20 +11,6 @@ from hotloop.profiler.session import is_library
 NAMED, NAMELESS = 0.1, 0.15
 # A function whose lines are all alike is as a rule what the program is for.
 SPREAD = 0.3
-
-_WAITS = {
-    "computing": "it computes",
-    "queued": "it waits for a core",
-    "sleep": "it sleeps",
-    "network": "it is blocked on the network",
-    "disk": "it is blocked on a disk",
-    "child": "it waits for another program",
-    "lock": "it waits for a lock",
-    "pipe": "it is blocked on a pipe",
-    "interpreter": "it waits for the interpreter's lock",
-    "something": "it is blocked",
-}
-_PACES = {"once": "once", "repeated": "again and again", "growing": "longer and longer each time"}
 
 
 def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
@@ -48,19 +33,15 @@ def _told(evidence: Evidence, costs: Costs, cost: Cost) -> Diagnosis:
     pace, wait = costs.pace(cost), cost.wait
     share = evidence.share(cost.ns)
     kind = cost.kind
-    text = source.text_at(dearest.file, dearest.line)
     callee = _callee(cost)
     where = f"{short(dearest.file)}:{dearest.line}"
-    title = f"{kind.title}: {where}" if kind else f"{where} in {dearest.function}"
+    title = kind.title if kind else f"one line takes {share:.0%} of the time: {where}"
+    left_s = max(0.0, evidence.whole_ns - cost.ns) / 1e9
     evidences = [
-        f"{share:.0%} of the time ({cost.ns / costs.loop_ns:.0%} of the loop) at {place(dearest)}"
-        + (f": `{text}`" if text else "")
+        f"{share:.0%} of the time, {cost.ns / costs.loop_ns:.0%} of the loop"
         + (f", in {callee}" if callee else ""),
-        f"{_WAITS[wait]}, {_PACES[pace]}",
+        f"if it vanished, {left_s:.1f} s of {evidence.whole_ns / 1e9:.1f} s would be left",
     ]
-    others = [place(one) for one in cost.places[1:3]]
-    if others:
-        evidences.append(f"with or called from {', '.join(others)}")
     if cost.is_spread:
         return Diagnosis(
             UNNAMED,
@@ -140,10 +121,10 @@ def left_over(evidence: Evidence, costs: Costs) -> str:
     if not costs.costs or rest < 0.01 * whole:
         tail = ""
     else:
-        first = costs.costs[0]
-        tail = (
-            f"; {rest / whole:.0%} is spread over {len(costs.costs)} other places of the code, of "
-            f"which the largest, {place(first.places[0])}, has {first.ns / whole:.0%}"
+        first, others = costs.costs[0], len(costs.costs) - 1
+        where = "one other place" if not others else f"{others + 1} other places"
+        tail = f"; {rest / whole:.0%} is in {where}, {place(first.places[0])}" + (
+            f" with {first.ns / whole:.0%} the largest of them" if others else ""
         )
     inherent = ", ".join(parts) or "none of it is inherent"
     return f"No cost is worth a change. Of the time: {inherent}{tail}."

@@ -7,7 +7,10 @@ both, the order does: what stands before the step of the environments acts, what
 and the backward pass learns.
 
 A loss is made of operations that run in the script's own lines. Those in a block that goes backward
-and steps no environment are learning too.
+and steps no environment are learning too, and so is what stands between environments and learning.
+
+What the action is made of is acting: the lines before an environment's step, in the same loop, that
+assign what its arguments are, and what those are made of in turn.
 """
 
 from __future__ import annotations
@@ -41,20 +44,36 @@ class Purpose:
                 self._lines.setdefault(frame.file, {}).setdefault(stage, set()).add(line)
                 self._functions.setdefault((frame.file, frame.function), set()).add(stage)
 
+    def acts(self, stack: Stack) -> bool:
+        """Whether an action is made in any of the user's lines of a stack."""
+        return any(
+            line in _acting_lines(frame.file, frozenset(self._lines[frame.file].get("env", ())))
+            for frame, line in zip(stack.frames, stack.lines, strict=True)
+            if line and frame.file in self._lines
+        )
+
     def of(self, stack: Stack) -> str:
         """Of a forward pass: `act` or `update`."""
+        if self.acts(stack):
+            return "act"
         for frame, line in self._known_places(stack):
-            seen, env_lines = self._innermost(frame, line)
-            if seen == {"update"}:
+            inside = self._innermost(frame, line)
+            if inside.keys() == {"update"}:
                 return "update"
-            if seen:
-                return "update" if "update" in seen and line > max(env_lines) else "act"
+            if inside:
+                is_behind = "update" in inside and line > max(inside["env"])
+                return "update" if is_behind else "act"
         return "act"
 
     def of_own_lines(self, stack: Stack) -> str | None:
-        """`update`, or None: nothing says so."""
+        """`act` or `update`, or None: nothing says so."""
+        if self.acts(stack):
+            return "act"
         for frame, line in self._known_places(stack):
-            return "update" if self._innermost(frame, line)[0] == {"update"} else None
+            inside = self._innermost(frame, line)
+            last = {stage: max(lines) for stage, lines in inside.items()}
+            is_between = "update" in last and last.get("env", 0) < line <= last["update"]
+            return "update" if inside.keys() == {"update"} or is_between else None
         return None
 
     def _known_places(self, stack: Stack) -> Iterator[tuple[Frame, int]]:
@@ -63,20 +82,74 @@ class Purpose:
             if (frame.file, frame.function) in self._functions and line:
                 yield frame, line
 
-    def _innermost(self, frame: Frame, line: int) -> tuple[set[str], list[int]]:
-        """Of the innermost block around a line that holds any: the stages, and where `env` is."""
+    def _innermost(self, frame: Frame, line: int) -> dict[str, list[int]]:
+        """Of the innermost block around a line that holds any: the stages, and at which lines."""
         of_function = self._functions[frame.file, frame.function]
         if len(of_function) == 1:
-            return of_function, [line]
+            return {stage: [line] for stage in of_function}
         for first, last in _blocks(frame.file, line):
             inside = {
                 stage: [one for one in lines if first <= one <= last]
                 for stage, lines in self._lines[frame.file].items()
             }
-            seen = {stage for stage, lines in inside.items() if lines}
+            seen = {stage: lines for stage, lines in inside.items() if lines}
             if seen:
-                return seen, inside.get("env", [])
-        return set(), []
+                return seen
+        return {}
+
+
+@lru_cache(maxsize=256)
+def _acting_lines(file: str, env_lines: frozenset[int]) -> frozenset[int]:
+    """Lines that make the arguments of the steps that were seen at some lines."""
+    tree = _parsed(file)
+    if tree is None or not env_lines:
+        return frozenset()
+    found: set[int] = set()
+    for scope in ast.walk(tree):
+        if not isinstance(scope, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        simple = [one for one in ast.walk(scope) if isinstance(one, (ast.Assign, ast.AnnAssign))]
+        for call in (one for one in ast.walk(scope) if isinstance(one, ast.Call)):
+            is_step = isinstance(call.func, ast.Attribute) and call.func.attr.startswith("step")
+            if is_step and call.lineno in env_lines:
+                found |= _made_before(call, simple)
+    return frozenset(found)
+
+
+def _made_before(call: ast.Call, assignments: list[ast.Assign | ast.AnnAssign]) -> set[int]:
+    """Lines of the assignments that a call's arguments come from."""
+    wanted = set().union(*(_names(one) for one in call.args)) if call.args else set()
+    lines: set[int] = set()
+    for one in sorted(assignments, key=lambda node: -node.lineno):
+        targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+        if one.lineno >= call.lineno or one.value is None:
+            continue
+        if wanted & set().union(*(_targets(target) for target in targets)):
+            lines.update(range(one.lineno, (one.end_lineno or one.lineno) + 1))
+            wanted |= _names(one.value)
+    return lines
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Plain and dotted names that are read."""
+    return {
+        ast.unparse(one) for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute))
+    }
+
+
+def _targets(node: ast.expr) -> set[str]:
+    """Names that are assigned; of a tuple each."""
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return set().union(*(_targets(one) for one in node.elts))
+    return {ast.unparse(node)} if isinstance(node, (ast.Name, ast.Attribute)) else set()
+
+
+@lru_cache(maxsize=256)
+def _parsed(file: str) -> ast.Module | None:
+    try:
+        return ast.parse(Path(file).read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        return None
 
 
 def _blocks(file: str, line: int) -> list[tuple[int, int]]:
@@ -86,9 +159,8 @@ def _blocks(file: str, line: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=256)
 def _all_blocks(file: str) -> tuple[tuple[int, int], ...]:
-    try:
-        tree = ast.parse(Path(file).read_bytes())
-    except (OSError, ValueError, SyntaxError):
+    tree = _parsed(file)
+    if tree is None:
         return ((0, 2**31),)
     found: list[tuple[int, int]] = []
     for node in ast.walk(tree):

@@ -74,12 +74,29 @@ _RULES: tuple[tuple[str, str, str | None], ...] = (
         r"(^|\.)(forward|_call_impl|_wrapped_call_impl|_conv_forward)$",
     ),
     ("forward", r"/torch/distributions/", None),
+    # Acts or learns: `stage_by_key` works it out.
+    ("compiled", _SITE + r"(jax|jaxlib|optax|flax|equinox|haiku|distrax|rlax)/", None),
     (
         "wait",
         _PYTHON + r"(multiprocessing|concurrent/futures)/",
         r"(^|\.)_?(recv|recv_bytes|get|poll|wait|acquire|join|result|as_completed)$",
     ),
 )
+# What the user's own functions are called, where nothing else says what they do.
+_NAMES: tuple[tuple[str, str], ...] = (
+    ("env", r"(?i)\w*(env|world|bandit|game|maze|grid|simulator|task)\w*\.(step|reset|pull)$"),
+    (
+        "act",
+        r"(^|\.)_?((select|choose|get|sample|pick)_actions?|act|policy|epsilon_greedy|predict|"
+        r"greedy|choose)$",
+    ),
+    (
+        "update",
+        r"(^|\.)_?(update|learn|train_step|training_step|train_one_step|fit|optimi[sz]e|"
+        r"gradient_step|train_batch|learn_from|td_update|update_\w+)$",
+    ),
+)
+_COMPILED_NAMES = tuple((stage, re.compile(function)) for stage, function in _NAMES)
 _COMPILED = tuple(
     (stage, re.compile(file), re.compile(function) if function else None)
     for stage, file, function in _RULES
@@ -247,8 +264,15 @@ def path_weights(process: Process, thread: int) -> dict[tuple[str, ...], float]:
     return weights
 
 
-def stage_by_key(process: Process) -> dict[tuple[tuple[str, ...], int], str]:
-    """The stage of every (path, stack); of what its place alone says, see `Purpose`."""
+def stage_by_key(
+    process: Process, *, by_name: bool = True
+) -> dict[tuple[tuple[str, ...], int], str]:
+    """The stage of every (path, stack); of what its place alone says, see `Purpose`.
+
+    Args:
+        process: the process.
+        by_name: where nothing else says what the user's functions do, their names may.
+    """
     raw = {
         (sample.path, sample.stack): stage_of(sample.path, process.stacks[sample.stack])
         for sample in process.samples
@@ -258,9 +282,23 @@ def stage_by_key(process: Process) -> dict[tuple[tuple[str, ...], int], str]:
     def resolved(stack: Stack, stage: str) -> str:
         if stage == "forward":
             return purpose.of(stack)
-        return (purpose.of_own_lines(stack) or stage) if stage == "other" else stage
+        if stage == "compiled":
+            return "act" if purpose.acts(stack) else "update"
+        if stage == "other":
+            stage = purpose.of_own_lines(stack) or stage
+        return _stage_of_names(stack) if stage == "other" and by_name else stage
 
     return {key: resolved(process.stacks[key[1]], stage) for key, stage in raw.items()}
+
+
+def _stage_of_names(stack: Stack) -> str:
+    """By what the innermost function of the user's is called that says something."""
+    for frame in reversed(stack.frames):
+        if not is_library(frame):
+            for stage, function in _COMPILED_NAMES:
+                if function.search(frame.function):
+                    return stage
+    return "other"
 
 
 def user_leaf(stack: Stack) -> Leaf:
