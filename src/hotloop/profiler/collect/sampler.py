@@ -29,6 +29,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from hotloop import kernel, timing
+from hotloop.profiler.collect.awaiting import Awaited, runs_loop, what_is_awaited
 from hotloop.profiler.collect.import_hooks import is_being_imported
 from hotloop.profiler.collect.samples import LIBRARY, OWN_THREADS, SUFFIX, VERSION
 from hotloop.timing import _control
@@ -158,6 +159,10 @@ class Sampler:
         self._paths: dict[tuple[str, ...], int] = {}
         self._new: dict[str, list[Any]] = {"places": [], "stacks": [], "paths": []}
         self._own_ns = 0
+        # Where the extension puts what it sees, and of main's, by place there: what is awaited.
+        self._records: list[Any] = []
+        self._awaited: dict[int, Awaited] = {}
+        self._last_awaited: Awaited | None = None
         # What the kernel said when it was last asked.
         self._asked_at = 0.0
         self._threads: list[kernel.Thread] = []
@@ -193,7 +198,8 @@ class Sampler:
         self._this[self._pid] = _Seen(self._start_ns, times, (0, 0, 0), None)
         if self._asks_main:
             main = threading.main_thread().ident or 0
-            _ticker.begin([], self._interval_s, main, self._pid)
+            self._records = []
+            _ticker.begin(self._records, self._interval_s, main, self._pid)
         self.go_on()
 
     def pause(self) -> None:
@@ -294,6 +300,7 @@ class Sampler:
         why = _ticker.wait(due_ns, self._file.number() if text else -1, text)
         if why == _ticker.UNANSWERED:
             _ticker.look()
+            self._note_awaited()
         return why != _ticker.STOPPED and not self._stopping.is_set()
 
     # --- what was seen ----------------------------------------------------------------------------
@@ -322,10 +329,25 @@ class Sampler:
         self._times.keep(self._this.keys())
         self._ask_soon(sum(self._is_at_work(thread) for thread in self._this) < 2)
 
+    def _note_awaited(self) -> None:
+        """Where an event loop is idle: what its tasks wait for, by their own places in code."""
+        place = next(
+            (i for i in range(len(self._records) - 1, -1, -1) if self._records[i][0] == self._pid),
+            None,
+        )
+        if place is None or self._records[place][6] != "events":
+            return
+        awaited = what_is_awaited(self._records[place][-1])
+        if awaited is not None:
+            self._awaited[place] = awaited
+
     def _take(self) -> None:
         """Count what the main thread has seen."""
-        records, *idle_after = _ticker.swap([])
-        for record in records:
+        fresh: list[Any] = []
+        records, *idle_after = _ticker.swap(fresh)
+        self._records = fresh
+        awaited, self._awaited = self._awaited, {}
+        for i, record in enumerate(records):
             thread, state, node, at_ns, on_core_ns, queued_ns, wait, *idle, places, codes = record
             if at_ns != self._look_ns:
                 self._add_idle(*idle)
@@ -333,6 +355,12 @@ class Sampler:
             stack = self._stacks_by_place.get(places)
             if stack is None:
                 stack = self._number_of_places(places, codes)
+            self._last_awaited = awaited.get(i, self._last_awaited)
+            is_idle_loop = wait == "events" and thread == self._pid and runs_loop(codes)
+            if is_idle_loop and self._last_awaited is not None:
+                # Where the loop woke up before it was looked at, it waited for the same.
+                wait = self._last_awaited.wait
+                stack = self._number_of_awaited(self._last_awaited, codes)
             times = kernel.Times(on_core_ns, queued_ns) if on_core_ns >= 0 else None
             self._count(thread, self._number_of_path(path), stack, at_ns, times, wait)
         self._add_idle(*idle_after)
@@ -443,6 +471,16 @@ class Sampler:
             self._stacks_by_place.clear()
         self._stacks_by_place[places] = stack
         return stack
+
+    def _number_of_awaited(self, awaited: Awaited, codes: Sequence[CodeType]) -> int:
+        """Of a task's places, within those that run the event loop."""
+        inner = len(awaited.codes)
+        return self._number_of_stack(
+            [*awaited.codes, *codes],
+            lambda depth: (
+                awaited.lines[depth] if depth < inner else codes[depth - inner].co_firstlineno
+            ),
+        )
 
     def _number_of_stack(self, innermost: Sequence[CodeType], line: Callable[[int], int]) -> int:
         """Of code from the innermost out, with a function for the line at a depth."""

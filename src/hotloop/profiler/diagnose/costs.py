@@ -6,7 +6,7 @@ user's code. Inherent is, by the test that `_Sorter.nature` makes:
 * a step or reset of an environment that is a library's, or the user's own but for blocking calls,
   loops over elements, what a wrapper adds, and known kinds of waste;
 * a network's forward or backward pass, an optimizer's step, a compiled function of JAX's;
-* arithmetic on a line of the user's that multiplies matrices;
+* arithmetic on a line of the user's that multiplies matrices, or calls nothing;
 * a library's own time on a line that drives the whole program (`model.learn(…)`, `envs.step(…)`).
 
 Time that a thread is blocked is never inherent, and neither is what evaluates or renders, whatever
@@ -28,7 +28,7 @@ from hotloop.profiler.diagnose.evidence import Evidence, Position, Row, position
 from hotloop.profiler.diagnose.kinds import Kind
 from hotloop.profiler.diagnose.series import kendall, thirds
 from hotloop.profiler.session import Frame, Stack, is_library
-from hotloop.profiler.session.stages import Leaf
+from hotloop.profiler.session.stages import Leaf, stage_by_name
 
 # A function, loop or line that has so much of the time is what the program is, and no part of it.
 _TRUNK = 0.85
@@ -45,10 +45,10 @@ _WRAPPERS = re.compile(
     r"/(gymnasium|gym)/wrappers/|/stable_baselines3/common/(atari_wrappers|monitor)"
 )
 _NETWORKS = re.compile(
-    r"/torch/(nn/|optim/|autograd/|distributions/|_tensor\.py|_ops\.py|_functorch/|_compile\.py)|"
+    r"/torch/(nn/|optim/|autograd/|distributions/|_ops\.py|_functorch/|_compile\.py)|"
     r"/(jax|jaxlib|optax|flax|equinox|haiku|chex|distrax|tensorflow|keras)/"
 )
-_LEARNS = re.compile(r"/torch/(optim/|autograd/|_tensor\.py)|/optax/|/jax/_src/api")
+_LEARNS = re.compile(r"/torch/(optim|autograd)/|/optax/|/jax/_src/api")
 _BUFFERS = re.compile(
     r"/stable_baselines3/common/buffers\.py$|/torchrl/data/|/tianshou/data/|/cpprb/|/hotloop/replay/"
 )
@@ -66,6 +66,8 @@ class Cost:
         rows: samples of it.
         is_spread: over the lines of a function, of which none stands out.
         has_loop: its lines are a loop of Python's over elements.
+        is_own_work: the program has neither networks nor environments of a library's, and this is
+            in what steps, acts or learns: how much of it has to be no profile can tell.
     """
 
     kind: Kind | None
@@ -74,6 +76,7 @@ class Cost:
     rows: list[Row] = field(default_factory=list)
     is_spread: bool = False
     has_loop: bool = False
+    is_own_work: bool = False
 
     @cached_property
     def ns(self) -> float:
@@ -83,10 +86,8 @@ class Cost:
     @cached_property
     def wait(self) -> str:
         """What most of its time is: see `Diagnosis.wait`."""
-        wait = wait_of(self.rows)
-        if wait == "computing" or self.kind is None:
-            return wait
-        return self.kind.wait or wait
+        known = self.kind.wait if self.kind is not None else ""
+        return known or wait_of(self.rows)
 
     @cached_property
     def places(self) -> tuple[Leaf, ...]:
@@ -162,7 +163,14 @@ class Costs:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         sorter = _Sorter(evidence.rows)
-        costs = [*sorter.costs(), *_holding_interpreter(evidence)]
+        costs = sorter.costs()
+        for holder in _holding_interpreter(evidence):
+            same = next((one for one in costs if one.places[0] == holder.places[0]), None)
+            if same is None:
+                costs.append(holder)
+            else:  # it is in the way of the main thread, or what that waits for
+                same.kind = kinds.INTERPRETER
+                same.rows = max(same, holder, key=lambda one: one.ns).rows
         self.costs = sorted(costs, key=lambda one: -one.ns)
         self.inherent = sorter.inherent
         self.start_ns = sorter.start_ns
@@ -233,11 +241,21 @@ class _Sorter:
                     stepping[position] = stepping.get(position, 0.0) + ns
             for frame in {one.frame for one in chain}:
                 of_functions[frame] = of_functions.get(frame, 0.0) + ns
+        self._passing = passing
+        core_ns = sum(
+            row.weight * row.sample.elapsed_ns
+            for row in self._rows
+            if row.stage != "import" and self._is_core(row)
+        )
+        self._has_core = core_ns > 0.05 * self._whole
         self._drives = {one for one, ns in driving.items() if ns > 0.3 * passing[one]}
         self._core_lines: dict[str, set[int]] = {}
         for one, ns in (*driving.items(), *stepping.items()):
             if ns > 0.02 * self._whole:
                 self._core_lines.setdefault(one.frame.file, set()).add(one.line)
+        self._importing = sum(
+            row.weight * row.sample.elapsed_ns for row in self._rows if row.stage == "import"
+        )
         self._trunk = {one for one, ns in of_functions.items() if ns > _TRUNK * self._whole}
 
     # --- what is inherent -------------------------------------------------------------------------
@@ -246,6 +264,17 @@ class _Sorter:
         """Whether it is a library's environment's or a network's."""
         below = _below(row.stack)
         return any(_ENVIRONMENTS.search(one.file) or _NETWORKS.search(one.file) for one in below)
+
+    @cached_property
+    def _has_other_work(self) -> bool:
+        """Whether a fifth of the time goes to steps and learning outside of evaluations."""
+        outside = sum(
+            row.weight * row.sample.elapsed_ns
+            for row in self._rows
+            if (row.stage in ("env", "act", "update") or self._is_core(row))
+            and not any(kinds.is_evaluation(frame) for frame in row.stack.frames)
+        )
+        return outside > 0.2 * (self._whole - self._importing)
 
     def nature(self, row: Row) -> tuple[str | None, Kind | None, Position | None]:
         """What a row is.
@@ -260,7 +289,7 @@ class _Sorter:
         if not chain:
             return "libraries", None, None
         for i, frame in enumerate(reversed(stack.frames)):
-            if kinds.is_evaluation(frame):
+            if kinds.is_evaluation(frame) and self._has_other_work:
                 outer = Stack(stack.frames[: len(stack.frames) - 1 - i], stack.lines[: -1 - i])
                 around = positions(outer)
                 if around:
@@ -279,6 +308,8 @@ class _Sorter:
             if not is_parallel:  # torch's and XLA's own threads compute meanwhile
                 return None, kinds.of_wait(wait), None
         called = _called(chain[0])
+        if below and kinds.is_eager(next((x for x in below if not _is_wrapping(x)), below[0])):
+            return None, kinds.EAGER, None
         if any(_NETWORKS.search(one.file) for one in below):
             if not is_blocked and _is_of_optimizer(below) and "deepcopy" in called:
                 return None, kinds.COPYING, None
@@ -305,8 +336,11 @@ class _Sorter:
             return "libraries", None, None
         if below and chain[0] in self._drives:
             return "libraries", None, None
-        if source.multiplies_matrices(
-            chain[0].frame.file, source.statement_at(chain[0].frame.file, chain[0].line)
+        file = chain[0].frame.file
+        block = source.statement_at(file, chain[0].line)
+        is_plain = not below and source.is_plain_arithmetic(file, block)
+        if source.multiplies_matrices(file, block) or (
+            is_plain and self._loop_around(chain[0]) is None
         ):
             return "arithmetic", None, None
         return None, kinds.of_calls(called), None
@@ -375,7 +409,69 @@ class _Sorter:
         found = list(named.values())
         for frame, rows in others.items():
             found += self._of_function(frame, rows)
-        return found
+        return self._joined(found)
+
+    def _joined(self, costs: list[Cost]) -> list[Cost]:
+        """Costs that one line of the user's calls, with the one that has most of that line's time.
+
+        A line that is called for nothing else, whose half and more is one cost, is what it is for.
+        """
+        left = sorted(costs, key=lambda one: -one.ns)
+        done: list[Cost] = []
+        while left:
+            cost = left.pop(0)
+            line = Position(cost.function, cost.places[0].line)
+            if line not in self._drives and cost.ns > 0.3 * self._passing.get(line, 0.0):
+                # What a line calls is for it, where it has much of the time itself.
+                inside = [one for one in left if self._is_under(one, line)]
+                left = [one for one in left if one not in inside]
+                cost.rows += [row for one in inside for row in one.rows]
+                del cost.ns
+            while (caller := self._caller(cost)) is not None:
+                inside = [one for one in left if one is not cost and self._is_under(one, caller)]
+                alike = cost.ns + sum(
+                    one.ns for one in inside if cost.kind is not None and one.kind is cost.kind
+                )
+                whole = cost.ns + sum(one.ns for one in inside)
+                if caller in self._drives or alike < _DOMINANT * max(
+                    whole, self._passing.get(caller, 0.0)
+                ):
+                    break
+                left = [one for one in left if one not in inside]
+                rows = [row for one in (cost, *inside) for row in one.rows]
+                block = source.statement_at(caller.frame.file, caller.line)
+                cost = Cost(cost.kind, caller.frame, block, rows, cost.is_spread, cost.has_loop)
+            cost.is_own_work = self._is_own_work(cost)
+            done.append(cost)
+        return done
+
+    def _is_own_work(self, cost: Cost) -> bool:
+        is_sure = cost.kind is not None and cost.kind.is_sure
+        if is_sure or self._has_core or cost.wait not in ("computing", "queued"):
+            return False
+        return cost.function in self._trunk or any(
+            row.stage in ("env", "act", "update") or stage_by_name(row.stack) != "other"
+            for row in cost.rows
+        )
+
+    def _caller(self, cost: Cost) -> Position | None:
+        """The one line that a cost's function is called from, outside of the program's trunk."""
+        if cost.function in self._trunk:
+            return None
+        found: dict[Position, float] = {}
+        for row in cost.rows:
+            chain = positions(row.stack)
+            at = [i for i, one in enumerate(chain) if one.frame == cost.function]
+            if at and at[-1] + 1 < len(chain):
+                one = chain[at[-1] + 1]
+                found[one] = found.get(one, 0.0) + row.weight * row.sample.elapsed_ns
+        caller = max(found, key=lambda one: found[one], default=None)
+        return caller if caller is not None and found[caller] > 0.9 * cost.ns else None
+
+    @staticmethod
+    def _is_under(cost: Cost, caller: Position) -> bool:
+        """Whether all of a cost lies below a line, or is that line's own."""
+        return all(caller in positions(row.stack) for row in cost.rows)
 
     def _block(self, at: Position) -> source.Block:
         """The tight loop or the statement that a line is of."""
@@ -437,9 +533,9 @@ class _Sorter:
             if has_loop and (kind is None or not kind.is_sure):
                 kind = kinds.PYTHON_LOOP
             found.append(Cost(kind, frame, block, own, has_loop=has_loop))
+        function = source.function_around(frame.file, positions(rows[0].stack)[0].line)
         if frame in self._trunk or any(
-            line in source.function_around(frame.file, frame.first_line)
-            for line in self._core_lines.get(frame.file, ())
+            line in function for line in self._core_lines.get(frame.file, ())
         ):
             return found
         whole = sum(one.ns for one in found)
@@ -447,7 +543,14 @@ class _Sorter:
         if len(found) == 1 or largest.ns >= _DOMINANT * whole:
             # The rest of a small function belongs to what it is for.
             return found
-        block = source.function_around(frame.file, frame.first_line)
+        block = source.function_around(frame.file, positions(rows[0].stack)[0].line)
+        by_kind: dict[Kind, float] = {}
+        for one in found:
+            if one.kind is not None:
+                by_kind[one.kind] = by_kind.get(one.kind, 0.0) + one.ns
+        known = max(by_kind, key=lambda one: by_kind[one], default=None)
+        if sum(by_kind.values()) > 0.6 * whole:
+            return [Cost(known, frame, block, rows)]
         return [Cost(None, frame, block, rows, is_spread=True)]
 
     @staticmethod
@@ -464,12 +567,17 @@ class _Sorter:
 def _without_interpreter(row: Row) -> Row:
     """A row without the time in which another thread had the interpreter's lock."""
     sample = row.sample
-    held = sample.waits.get("interpreter", 0)
-    if not held:
+    if not sample.waits:
         return row
+    held = sample.waits.get("interpreter", 0)
     waits = {name: ns for name, ns in sample.waits.items() if name != "interpreter"}
-    elapsed_ns = max(0, sample.elapsed_ns - held)
-    return row._replace(sample=sample._replace(elapsed_ns=elapsed_ns, waits=waits))
+    elapsed_ns, on_core_ns = max(0, sample.elapsed_ns - held), sample.on_core_ns
+    if any(_NETWORKS.search(frame.file) for frame in _below(row.stack)):
+        # torch's and XLA's own threads compute meanwhile.
+        on_core_ns += waits.pop("lock", 0) + waits.pop("something", 0)
+    return row._replace(
+        sample=sample._replace(elapsed_ns=elapsed_ns, on_core_ns=on_core_ns, waits=waits)
+    )
 
 
 def _holding_interpreter(evidence: Evidence) -> list[Cost]:
@@ -504,6 +612,11 @@ def _holding_interpreter(evidence: Evidence) -> list[Cost]:
 def _called(at: Position) -> frozenset[str]:
     file = at.frame.file
     return source.names_called(file, source.statement_at(file, at.line))
+
+
+def _is_wrapping(frame: Frame) -> bool:
+    """Whether a function of JAX's only calls another one."""
+    return frame.file.endswith(("traceback_util.py", "api_util.py", "/util.py", "config.py"))
 
 
 def _is_of_optimizer(below: tuple[Frame, ...]) -> bool:

@@ -29,6 +29,8 @@ _WAITS = re.compile(
 )
 
 
+# Functions that Python makes of parts of a line.
+_PARTS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 # What a thread is blocked on while another one of the program may be at work for it. Others, as the
 # network or a disk, are nobody's of the program.
 _HANDED_OVER = {"pipe", "events", "lock", "something", "child", None}
@@ -258,12 +260,16 @@ class Position(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def positions(stack: Stack) -> tuple[Position, ...]:
-    """The user's lines of a stack, from the innermost out."""
-    return tuple(
+    """The user's lines of a stack, from the innermost out.
+
+    Comprehensions are part of the line that they stand in.
+    """
+    own = [
         Position(frame, line or frame.first_line)
         for frame, line in zip(reversed(stack.frames), reversed(stack.lines), strict=True)
         if not is_library(frame)
-    )
+    ]
+    return tuple(one for one in own if not one.frame.function.endswith(_PARTS)) or tuple(own[:1])
 
 
 class Spent(NamedTuple):

@@ -15,14 +15,14 @@ SPREAD = 0.3
 
 def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
     """All costs that are worth a word."""
-    return [
-        _told(evidence, costs, cost) for cost in costs.costs if _is_worth_it(cost, costs.loop_ns)
-    ]
+    return [_told(evidence, costs, cost) for cost in costs.costs if _is_worth_it(cost, costs)]
 
 
-def _is_worth_it(cost: Cost, loop_ns: float) -> bool:
-    share = cost.ns / loop_ns
+def _is_worth_it(cost: Cost, costs: Costs) -> bool:
+    share = cost.ns / costs.loop_ns
     if cost.is_spread:
+        return share >= SPREAD
+    if cost.is_own_work and costs.pace(cost) != "growing":
         return share >= SPREAD
     is_sure = cost.kind is not None and cost.kind.is_sure
     return share >= (NAMED if is_sure else NAMELESS)
@@ -42,10 +42,11 @@ def _told(evidence: Evidence, costs: Costs, cost: Cost) -> Diagnosis:
         + (f", in {callee}" if callee else ""),
         f"if it vanished, {left_s:.1f} s of {evidence.whole_ns / 1e9:.1f} s would be left",
     ]
-    if cost.is_spread:
+    if cost.is_spread or (cost.is_own_work and pace != "growing"):
+        over = ", over all of its lines" if cost.is_spread else f", most of it at {where}"
         return Diagnosis(
             UNNAMED,
-            f"{dearest.function} takes {share:.0%} of the time, over all of its lines",
+            f"{dearest.function} takes {share:.0%} of the time{over}",
             0.3,
             None,
             tuple(evidences),

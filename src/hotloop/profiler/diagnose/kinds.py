@@ -21,7 +21,7 @@ class Kind(NamedTuple):
         title: the cause, in a few words.
         advice: the change to make.
         is_sure: it is nobody's inherent work, wherever it stands.
-        wait: what it is blocked on where it is; empty: what the kernel says.
+        wait: what it waits for, whatever the kernel says of its parts; empty: what the kernel says.
     """
 
     rule: str
@@ -97,6 +97,7 @@ FILES = Kind(
     "the loop waits for files",
     "Keep the file open, write every thousandth step, and leave flushing to the end "
     "(a database: one commit for many rows).",
+    wait="disk",
 )
 SLEEP = Kind("sleep", "the loop sleeps", "Wait for what has to be waited for, not for a time.")
 LOCKS = Kind(
@@ -119,6 +120,13 @@ COMPILES = Kind(
     "functions are compiled again and again",
     "Give them arrays of the same shapes and types, mark what varies as an argument and not as a "
     "constant, and make the compiled function once, outside of the loop.",
+    wait="computing",
+)
+EAGER = Kind(
+    "eager-operations",
+    "arrays of an accelerator's library are worked on one operation at a time",
+    "Take NumPy arrays of them once (`numpy.asarray`), or do it within the compiled function.",
+    wait="computing",
 )
 WRAPPERS = Kind(
     "wrapper",
@@ -136,12 +144,14 @@ SAMPLING = Kind(
     "a draw goes through all that is stored",
     "Draw indices (`rng.integers`), O(1) each; in proportion to weights by a tree, O(log N): "
     "`hotloop.replay.ReplayBuffer(…, sampler=Proportional())`.",
+    is_sure=False,
 )
 SORTING = Kind(
     "sorting",
     "data is sorted again each time",
     "Keep it in order as it grows (`bisect`, a heap), or look for what is needed alone "
     "(`argpartition`, `max`).",
+    is_sure=False,
 )
 HOST_TENSORS = Kind(
     "host-made-tensors",
@@ -242,6 +252,7 @@ _EVALUATES = re.compile(
     r"(?i)(^|\.)_?(evaluate|evaluation|run_eval|do_eval|eval_policy|eval_agent|test_policy|"
     r"test_agent|validate|eval_episode|evaluate_)\w*$"
 )
+_EAGER = re.compile(r"/jax/_src/(numpy/|lax/|array\.py|random\.py|ops/)")
 _TRACEBACKS = re.compile(_PYTHON + r"(traceback|linecache|tokenize)\.py$")
 
 # (kind, what one of is called on the line): of calls whose innermost frame is the user's own line.
@@ -303,6 +314,12 @@ def of_frame(frame: Frame) -> Kind | None:
         if file.search(frame.file) and (function is None or function.search(frame.function)):
             return kind
     return None
+
+
+@lru_cache(maxsize=65536)
+def is_eager(frame: Frame) -> bool:
+    """Whether a function is an operation of JAX's outside of a compiled function."""
+    return bool(_EAGER.search(frame.file))
 
 
 @lru_cache(maxsize=65536)

@@ -130,10 +130,10 @@ def slow_argmax(evidence: Evidence) -> Diagnosis | None:
     passing = _passing(evidence)
     best: Diagnosis | None = None
     for frame, rows in found.items():
-        if passing[frame] > 0.85 * evidence.num_samples:
+        if passing.get(frame, 0) > 0.85 * evidence.num_samples:
             continue  # it is the program
         # One that mostly calls others of the user's, steps environments or waits is no leaf.
-        if sum(row.sample.count for row in rows) < 0.8 * passing[frame]:
+        if sum(row.sample.count for row in rows) < 0.8 * passing.get(frame, 0):
             continue
         function = source.function_at(frame.file, frame.first_line)
         if function is None or (function.end_lineno or 0) - function.lineno > 40:

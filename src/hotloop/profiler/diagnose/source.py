@@ -25,6 +25,19 @@ _PRODUCTS = {
     *("dot", "matmul", "einsum", "tensordot", "inner", "outer", "vdot", "solve", "inv", "lstsq"),
     *("svd", "eigh", "eig", "qr", "cholesky", "pinv", "conv2d", "convolve", "fft"),
 }
+_ARITHMETIC = {
+    "min",
+    "max",
+    "abs",
+    "float",
+    "int",
+    "bool",
+    "exp",
+    "log",
+    "sqrt",
+    "np.exp",
+    "np.log",
+}
 _LARGEST = {"argmax", "amax", "nanmax", "max", "nanargmax"}
 _AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuffle", "permutation"}
 _EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
@@ -110,6 +123,16 @@ def keywords_called(file: str, block: Block) -> frozenset[str]:
         for one in node.keywords
         if one.arg
     )
+
+
+@lru_cache(maxsize=4096)
+def is_plain_arithmetic(file: str, block: Block) -> bool:
+    """Whether some lines assign what numbers and elements make, and call next to nothing."""
+    assigns = any(
+        isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.lineno in block
+        for node in _assignments(file)
+    )
+    return assigns and names_called(file, block) <= _ARITHMETIC
 
 
 @lru_cache(maxsize=4096)
@@ -319,6 +342,13 @@ def is_argmax(function: ast.FunctionDef) -> bool:
     if not names & _LARGEST:
         return False
     return "argmax" in function.name.lower() or bool(names & _AMONG_EQUALS and names & _EQUALS)
+
+
+@lru_cache(maxsize=256)
+def _assignments(file: str) -> tuple[ast.AST, ...]:
+    tree = _tree(file)
+    kinds = ast.Assign | ast.AugAssign | ast.AnnAssign
+    return tuple(node for node in ast.walk(tree) if isinstance(node, kinds)) if tree else ()
 
 
 @lru_cache(maxsize=256)

@@ -41,7 +41,8 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
     queued = numbers.queued_ns / numbers.ns if numbers.ns else 0.0
     mean_ns = evidence.mean_ns("backward")
     networks = evidence.stage_ns("act", "update")
-    crowded = running >= cores and queued > 0.15
+    # Where other programs have the cores, these are not what it waits for.
+    crowded = running >= cores and queued > 0.15 and evidence.cpu_ns > 0.6 * cores * whole
     tiny = mean_ns < _TINY_NS and networks > 0.3 * whole
     if not (crowded or tiny):
         return None

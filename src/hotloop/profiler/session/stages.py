@@ -286,12 +286,12 @@ def stage_by_key(
             return "act" if purpose.acts(stack) else "update"
         if stage == "other":
             stage = purpose.of_own_lines(stack) or stage
-        return _stage_of_names(stack) if stage == "other" and by_name else stage
+        return stage_by_name(stack) if stage == "other" and by_name else stage
 
     return {key: resolved(process.stacks[key[1]], stage) for key, stage in raw.items()}
 
 
-def _stage_of_names(stack: Stack) -> str:
+def stage_by_name(stack: Stack) -> str:
     """By what the innermost function of the user's is called that says something."""
     for frame in reversed(stack.frames):
         if not is_library(frame):
