@@ -120,6 +120,7 @@ class Seen:
     queued_s: float
     count: int
     thread: int | None
+    waits_s: Mapping[str, float]
 
 
 def seen(
@@ -130,6 +131,7 @@ def seen(
     queued_s: float = 0.0,
     count: int | None = None,
     thread: int | None = None,
+    **waits_s: float,
 ) -> Seen:
     """Samples of one thread (None: the main one) in one place.
 
@@ -138,9 +140,10 @@ def seen(
         path: open spans, `"collect > env_step"`.
         elapsed_s, on_core_s, queued_s: the rest of the elapsed time is blocked.
         count: of samples; None: a hundred a second.
+        waits_s: on what it was blocked: `sleep=0.5`.
     """
     number = max(1, round(elapsed_s * 100)) if count is None else count
-    return Seen(stack, names(path), elapsed_s, on_core_s, queued_s, number, thread)
+    return Seen(stack, names(path), elapsed_s, on_core_s, queued_s, number, thread, waits_s)
 
 
 def frame(text: str) -> tuple[Frame, int]:
@@ -227,6 +230,7 @@ def process(
                 ns(row.on_core_s),
                 ns(row.queued_s),
                 ns(row.elapsed_s),
+                {name: ns(seconds) for name, seconds in row.waits_s.items()},
             )
         )
     if samples:

@@ -1,8 +1,8 @@
 """What an idle event loop waits for: the places in code at which its tasks stand.
 
-A thread that runs asyncio's loop is in one call of the kernel's while nothing is ready, whatever
-its tasks wait for. Their coroutines say where they stand. Those that wait for another one (a queue, a
-lock, a task) are passed over: what they wait for is what another task does. Of several that are
+A thread that runs an event loop is in one call of the kernel while nothing is ready, whatever
+its tasks wait for. Their coroutines say where they stand. Those that wait for another one (a queue,
+a lock, a task) are passed over: what they wait for is what another task does. Of several that are
 left one is taken at random, so that each has its share.
 """
 

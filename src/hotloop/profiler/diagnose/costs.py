@@ -105,7 +105,8 @@ class Cost:
                 ),
                 0,
             )
-            for one in chain[: at + 1]:
+            # Evaluations are called too often, whatever they do.
+            for one in chain[at if self.kind is kinds.EVALUATION else 0 : at + 1]:
                 leaf = Leaf(one.frame.function, one.frame.file, one.line)
                 own[leaf] = own.get(leaf, 0.0) + ns
             for one in chain[at + 1 : at + 3]:
@@ -113,10 +114,8 @@ class Cost:
                 calls[leaf] = calls.get(leaf, 0.0) + ns
         inside = sorted(own, key=lambda one: -own[one])
         outside = sorted(calls, key=lambda one: -calls[one])
-        # The line itself, who calls it, and then the rest.
-        return tuple(dict.fromkeys([*inside[:1], *outside[:1], *inside[1:4], *outside[1:2]]))[
-            :_MAX_PLACES
-        ]
+        order = [*inside[:2], *outside[:1], *inside[2:4], *outside[1:2]]
+        return tuple(dict.fromkeys(order))[:_MAX_PLACES]
 
 
 def wait_of(rows: Iterable[Row]) -> str:

@@ -1,0 +1,359 @@
+"""What can be removed from a program, and what is inherent: by sources and samples of programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from hotloop.profiler.diagnose import bound, diagnose
+from hotloop.profiler.diagnose.costs import Costs
+from hotloop.profiler.diagnose.evidence import Evidence
+from tests.profiler.sessions import period, process, seen, session
+
+SITE = "/usr/lib/python3.11/site-packages"
+PYTHON = "/usr/lib/python3.11"
+FORWARD = f"Module._call_impl ({SITE}/torch/nn/modules/module.py:1)"
+BACKWARD = f"backward ({SITE}/torch/autograd/__init__.py:1)"
+CARTPOLE = f"CartPoleEnv.step ({SITE}/gymnasium/envs/classic_control/cartpole.py:1)"
+VECTOR = f"SyncVectorEnv.step ({SITE}/gymnasium/vector/sync_vector_env.py:1)"
+
+
+class Program:
+    """A script, and samples at lines of it that are told by their text.
+
+    Args:
+        directory: where it is written.
+        text: of the script.
+    """
+
+    def __init__(self, directory: Path, text: str) -> None:
+        self.path = directory / "train.py"
+        self.path.write_text(dedent(text).lstrip("\n"))
+        self.lines = [line.strip() for line in self.path.read_text().splitlines()]
+        self.rows = []
+
+    def line(self, text):
+        """The number of the line that is a text, or else of the one that begins with it."""
+        if text in self.lines:
+            return self.lines.index(text) + 1
+        (number,) = (i for i, line in enumerate(self.lines, 1) if line.startswith(text))
+        return number
+
+    def at(self, *places, below=(), seconds=1.0, blocked=None, **more):
+        """So many seconds at `(function, text)`, from the outermost in, and below in a library."""
+        stack = [f"{function} ({self.path}:{self.line(text)})" for function, text in places]
+        if blocked:
+            more[blocked] = seconds
+        on_core = {} if blocked else {"on_core_s": seconds}
+        self.rows.append(seen(*stack, *below, elapsed_s=seconds, **on_core, **more))
+        return self
+
+    def session(self, **fields):
+        whole = sum(row.elapsed_s for row in self.rows if row.thread is None)
+        main = process(samples=self.rows, end_s=whole, **fields)
+        # Of functions, the places have their first lines; here a name is one function.
+        firsts = {}
+        stacks = []
+        for stack in main.stacks:
+            frames = tuple(
+                one._replace(first_line=firsts.setdefault((one.file, one.function), 1))
+                for one in stack.frames
+            )
+            stacks.append(stack._replace(frames=frames))
+        main.stacks = stacks
+        return session(main)
+
+    def found(self):
+        return diagnose(self.session())
+
+
+TRAIN = """
+    def statistics(obs):
+        total = slow(obs)
+        return total
+
+    def train(env, agent, rewards):
+        for step in range(1000):
+            action = agent(step)
+            obs, reward, *_ = env.step(action)
+            mean = statistics(obs)
+            loss = agent(obs)
+            loss.backward()
+            picked = rng.choice(rewards, p=weights)
+        return mean
+
+    train(env, agent, [])
+"""
+
+
+def healthy(program, share=1.0):
+    main = ("<module>", "train(env, agent, [])")
+    program.at(main, ("train", "action = agent(step)"), below=(FORWARD,), seconds=3 * share)
+    program.at(
+        main,
+        ("train", "obs, reward, *_ = env.step(action)"),
+        below=(VECTOR, CARTPOLE),
+        seconds=2 * share,
+    )
+    program.at(main, ("train", "loss.backward()"), below=(BACKWARD,), seconds=5 * share)
+    return program
+
+
+def test_what_is_inherent_is_told_apart_and_nothing_is_found(tmp_path):
+    program = healthy(Program(tmp_path, TRAIN))
+    assert [one.rule for one in program.found() if not one.is_rebuild] == []
+    assert bound(program.session()) == (
+        "No cost is worth a change. Of the time: 80% networks and optimizers, 20% the "
+        "environments' own steps."
+    )
+
+
+def test_a_line_that_no_rule_knows_is_named_with_what_it_costs(tmp_path):
+    program = healthy(Program(tmp_path, TRAIN), 0.8)
+    main = ("<module>", "train(env, agent, [])")
+    caller = ("train", "mean = statistics(obs)")
+    program.at(main, caller, ("statistics", "total = slow(obs)"), seconds=2)
+    found = program.found()[0]
+    assert (found.rule, found.wait, found.pace) == ("line", "computing", "repeated")
+    assert found.gain == pytest.approx(10 / 8)
+    assert [place.line for place in found.places] == [2, 9, program.line("train(env, agent, [])")]
+    assert found.places[0].function == "statistics"
+
+
+def test_a_library_s_function_is_named_below_the_line(tmp_path):
+    program = healthy(Program(tmp_path, TRAIN), 0.7)
+    main = ("<module>", "train(env, agent, [])")
+    save = f"save ({SITE}/torch/serialization.py:5)"
+    program.at(main, ("train", "picked = rng.choice"), below=(save,), seconds=3)
+    found = program.found()[0]
+    assert found.rule == "checkpoints"
+    assert "in torch.save" in found.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("blocked", "rule", "wait"),
+    [
+        ("sleep", "sleep", "sleep"),
+        ("network", "network-requests", "network"),
+        ("disk", "file-writes", "disk"),
+        ("child", "subprocess", "child"),
+        ("lock", "lock", "lock"),
+    ],
+)
+def test_time_that_is_blocked_is_never_inherent(tmp_path, blocked, rule, wait):
+    program = healthy(Program(tmp_path, TRAIN), 0.7)
+    main = ("<module>", "train(env, agent, [])")
+    # On a line that multiplies matrices it would be arithmetic, if it computed.
+    program.at(main, ("train", "picked = rng.choice"), seconds=3, blocked=blocked)
+    found = program.found()[0]
+    assert (found.rule, found.wait) == (rule, wait)
+    assert found.gain == pytest.approx(10 / 7)
+
+
+def test_products_of_matrices_and_plain_arithmetic_are_inherent(tmp_path):
+    program = Program(
+        tmp_path,
+        """
+        def update(x, w, table):
+            hidden = x @ w
+            scores = np.dot(hidden, w)
+            table[0] += 0.1 * (hidden[0] - table[0])
+            best = lookup(scores)
+        update()
+        """,
+    )
+    top = ("<module>", "update()")
+    program.at(top, ("update", "hidden = x @ w"), seconds=4)
+    program.at(top, ("update", "scores = np.dot"), seconds=2)
+    program.at(top, ("update", "table[0] += "), seconds=2)
+    program.at(top, ("update", "best = lookup"), seconds=2)
+    costs = Costs(Evidence(program.session()))
+    assert costs.inherent == {"arithmetic": pytest.approx(8e9)}
+    (cost,) = costs.costs
+    assert cost.places[0].line == program.line("best = lookup")
+
+
+OWN = """
+    class Walker:
+        def step(self, action):
+            self.physics(action)
+            for i in range(100):
+                self.state[i] = move(i)
+            time.sleep(0.001)
+            return self.state
+
+    class Stacked:
+        def step(self, action):
+            obs = self.env.step(action)
+            self.frames = copy_of(obs)
+            return obs
+
+    def train(env):
+        for _ in range(100):
+            env.step(0)
+            net(obs)
+
+    train()
+"""
+ROOT = (("<module>", "train()"), ("train", "env.step(0)"))
+WRAPPED = (*ROOT, ("Stacked.step", "obs = self.env.step"))
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "blocked"),
+    [
+        ("self.physics(action)", None, None),
+        ("self.state[i] = move(i)", "python-loop", None),
+        ("time.sleep(0.001)", "sleep", "sleep"),
+    ],
+)
+def test_an_environment_of_the_user_s_own(tmp_path, text, rule, blocked):
+    program = Program(tmp_path, OWN)
+    program.at(*WRAPPED, ("Walker.step", text), seconds=5, blocked=blocked, path="env_step")
+    program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,), seconds=5)
+    costs = [one for one in program.found() if not one.is_rebuild]
+    assert [one.rule for one in costs] == ([rule] if rule else [])
+    if rule:
+        assert costs[0].places[0].line == program.line(text)
+
+
+def test_what_a_wrapper_adds(tmp_path):
+    program = Program(tmp_path, OWN)
+    program.at(*WRAPPED, ("Walker.step", "self.physics(action)"), seconds=2, path="env_step")
+    program.at(*ROOT, ("Stacked.step", "self.frames = copy_of"), seconds=4, path="env_step")
+    program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,), seconds=4)
+    found = program.found()[0]
+    assert found.rule == "wrapper"
+    assert found.places[0].line == program.line("self.frames = copy_of")
+
+
+def test_the_program_s_own_loop_is_none_that_could_be_removed(tmp_path):
+    program = Program(
+        tmp_path,
+        """
+        def main():
+            for episode in range(100):
+                for step in range(100):
+                    a = pick(q)
+                    s = world.step(a)
+                    for i in range(10):
+                        trace[i] = decay(trace[i])
+        main()
+        """,
+    )
+    top = ("<module>", "main()")
+    program.at(top, ("main", "a = pick(q)"), seconds=2)
+    program.at(top, ("main", "s = world.step(a)"), ("World.step", "s = world.step(a)"), seconds=4)
+    program.at(top, ("main", "trace[i] = decay"), seconds=4)
+    found = [one for one in program.found() if one.rule == "python-loop"]
+    assert [one.places[0].line for one in found] == [program.line("trace[i] = decay")]
+
+
+def test_evaluations_are_a_cost_beside_training_alone(tmp_path):
+    text = """
+        def evaluate(agent):
+            return env.step(agent(obs))
+
+        def train():
+            loss.backward()
+            score = evaluate(agent)
+
+        train()
+    """
+    program = Program(tmp_path, text)
+    top = ("<module>", "train()")
+    evaluating = (top, ("train", "score = evaluate"), ("evaluate", "return env.step"))
+    program.at(*evaluating, below=(FORWARD,), seconds=3)
+    program.at(*evaluating, below=(VECTOR, CARTPOLE), seconds=3)
+    program.at(top, ("train", "loss.backward()"), below=(BACKWARD,), seconds=4)
+    found = program.found()[0]
+    assert found.rule == "evaluation"
+    assert found.places[0].line == program.line("score = evaluate")
+    # An evolution strategy does nothing else.
+    alone = Program(tmp_path, text)
+    alone.at(*evaluating, below=(FORWARD,), seconds=5).at(*evaluating, below=(CARTPOLE,), seconds=5)
+    assert "evaluation" not in [one.rule for one in alone.found()]
+
+
+def test_start_up_is_set_apart(tmp_path):
+    program = healthy(Program(tmp_path, TRAIN), 0.7)
+    main = ("<module>", "train(env, agent, [])")
+    program.at(main, ("train", "picked = rng.choice"), seconds=3)
+    importing = "_find_and_load (<frozen importlib._bootstrap>:1)"
+    program.at(main, below=(importing,), seconds=10)
+    found = program.found()[0]
+    assert found.rule == "linear-sampling"
+    assert found.gain == pytest.approx(20 / 17)
+    assert found.loop_gain == pytest.approx(10 / 7)
+
+
+def test_a_thread_that_holds_the_interpreter_s_lock(tmp_path):
+    program = Program(
+        tmp_path,
+        """
+        def watch():
+            while True:
+                count = digest(data)
+
+        train()
+        """,
+    )
+    top = ("<module>", "train()")
+    program.at(top, seconds=6, below=(FORWARD,))
+    program.at(top, seconds=4, blocked="interpreter", below=(FORWARD,))
+    program.at(("watch", "count = digest"), seconds=4, thread=7)
+    found = program.found()[0]
+    assert (found.rule, found.wait) == ("interpreter-lock", "interpreter")
+    assert found.gain == pytest.approx(10 / 6)
+    assert found.places[0].line == program.line("count = digest")
+
+
+def test_a_pool_s_threads_are_what_main_waits_for(tmp_path):
+    program = Program(
+        tmp_path,
+        """
+        def collect():
+            step = parse(text)
+
+        futures = wait(pool)
+        """,
+    )
+    program.at(("<module>", "futures = wait(pool)"), seconds=10, blocked="lock")
+    for thread in (7, 8):
+        program.at(("collect", "step = parse(text)"), seconds=9, thread=thread)
+    found = program.found()[0]
+    assert found.places[0].line == program.line("step = parse(text)")
+    # It is all that the program does: how much of it could be spared nobody can tell.
+    assert (found.gain, found.evidence[0]) == (None, "90% of the time, 90% of the loop")
+
+
+@pytest.mark.parametrize(
+    ("per_second", "pace"),
+    [
+        ((10, 10, 11, 10, 9, 10, 10, 10), "repeated"),
+        ((2, 4, 8, 12, 17, 22, 28, 33), "growing"),
+        ((0, 0, 80, 0, 0, 0, 0, 0), "once"),
+    ],
+)
+def test_pace(tmp_path, per_second, pace):
+    program = healthy(Program(tmp_path, TRAIN), 0.7)
+    main = ("<module>", "train(env, agent, [])")
+    program.at(main, ("train", "picked = rng.choice"), seconds=3)
+    one = program.session()
+    stack = len(one.main.stacks) - 1
+    one.main.periods = [
+        period(i + 1.0, by_stack={stack: count, 0: 70}) for i, count in enumerate(per_second)
+    ]
+    assert diagnose(one)[0].pace == pace
+
+
+def test_a_source_that_is_gone_is_told_by_its_line(tmp_path):
+    program = healthy(Program(tmp_path, TRAIN), 0.7)
+    main = ("<module>", "train(env, agent, [])")
+    program.at(main, ("train", "picked = rng.choice"), seconds=3)
+    number = program.line("picked = rng.choice")
+    program.path.unlink()
+    found = program.found()[0]
+    assert (found.rule, found.places[0].line) == ("line", number)
