@@ -104,7 +104,7 @@ def test_a_loop_in_one_piece(tmp_path: Path) -> None:
         (seen(at("store(obs)")), "other"),
         # Between the last step and learning.
         (seen(at("advantages = gae(value)")), "update"),
-        (seen(at("log()")), "other"),
+        (seen(at("log()")), "logging"),
     ]
     one = process(samples=[row for row, _ in rows])
     found = stage_by_key(one)

@@ -59,6 +59,18 @@ class Findings:
         return diagnose(self.session)
 
     @cached_property
+    def banners(self) -> list[Diagnosis]:
+        """What holds of all that is said."""
+        from hotloop.profiler.diagnose import banners
+
+        return banners(self.session)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether nothing is there to be removed: what is found, if anything, is to be rebuilt."""
+        return all(one.is_rebuild for one in self.diagnoses)
+
+    @cached_property
     def bound(self) -> str:
         """How far it is from its bound, in a sentence."""
         from hotloop.profiler.diagnose import bound

@@ -219,9 +219,12 @@ def notes(session: Session) -> list[str]:
 def diagnosis_lines(source: Session | Findings) -> list[str]:
     """What keeps it from being faster, the dearest first, and what to change."""
     found = Findings.of(source)
+    lines = [words.banner(one) for one in found.banners]
+    if found.is_bounded:
+        lines.append(found.bound)
     if not found.diagnoses:
-        return [found.bound]
-    lines = ["why it is not faster:"]
+        return lines
+    lines.append("what it could be built as:" if found.is_bounded else "why it is not faster:")
     for rank, one in enumerate(found.diagnoses, 1):
         lines.append(f"{rank}. {_headline(one)}")
         at = words.places(one.places)

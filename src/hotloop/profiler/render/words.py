@@ -65,6 +65,11 @@ def rule(one: Diagnosis) -> str:
     return "" if one.rule == UNNAMED else one.rule
 
 
+def banner(one: Diagnosis) -> str:
+    """What holds of all that is said, in a line."""
+    return f"{one.title[:1].upper()}{one.title[1:]}: {one.evidence[0]}. {one.advice}"
+
+
 def lockstep(waste: LockstepWaste) -> list[str]:
     """What waiting for the slowest worker costs, and which one that is, a sentence each."""
     lines = [

@@ -9,6 +9,8 @@ and the backward pass learns.
 A loss is made of operations that run in the script's own lines. Those in a block that goes backward
 and steps no environment are learning too, and so is what stands between environments and learning.
 
+Elements that are assigned in a loop that steps environments are stored for learning.
+
 What the action is made of is acting: the lines before an environment's step, in the same loop, that
 assign what its arguments are, and what those are made of in turn.
 """
@@ -19,9 +21,11 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from hotloop.profiler.session import Frame, Stack, is_library
 
+_LOGS = {"log", "debug", "info", "warning", "error", "add_histogram", "add_text", "record", "dump"}
 _BLOCKS = (ast.For, ast.While, ast.With, ast.If, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -75,6 +79,18 @@ class Purpose:
             is_between = "update" in last and last.get("env", 0) < line <= last["update"]
             return "update" if inside.keys() == {"update"} or is_between else None
         return None
+
+    def of_statement(self, stack: Stack) -> str | None:
+        """`logging` or `replay`, by what kind of statement an own line is; or None."""
+        frame, line = stack.frames[-1], stack.lines[-1]
+        if is_library(frame):
+            return None
+        if line in _lines_of(frame.file).logging:
+            return "logging"
+        is_storing = line in _lines_of(frame.file).storing
+        place = next(self._known_places(stack), None) if is_storing else None
+        is_collecting = place is not None and self._innermost(*place).keys() == {"env"}
+        return "replay" if is_collecting else None
 
     def _known_places(self, stack: Stack) -> Iterator[tuple[Frame, int]]:
         """The user's functions in which something is seen, and lines, from the innermost out."""
@@ -150,6 +166,31 @@ def _parsed(file: str) -> ast.Module | None:
         return ast.parse(Path(file).read_bytes())
     except (OSError, ValueError, SyntaxError):
         return None
+
+
+class _Lines(NamedTuple):
+    """Lines of a file: of statements that log or print, and that assign elements."""
+
+    logging: frozenset[int]
+    storing: frozenset[int]
+
+
+@lru_cache(maxsize=256)
+def _lines_of(file: str) -> _Lines:
+    logging: set[int] = set()
+    storing: set[int] = set()
+    tree = _parsed(file)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            function = node.value.func
+            name = getattr(function, "attr", None) or getattr(function, "id", "")
+            if name == "print" or name in _LOGS or name.startswith("add_scalar"):
+                logging.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        elif isinstance(node, ast.Assign) and all(
+            isinstance(target, ast.Subscript) for target in node.targets
+        ):
+            storing.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return _Lines(frozenset(logging), frozenset(storing))
 
 
 def _blocks(file: str, line: int) -> list[tuple[int, int]]:

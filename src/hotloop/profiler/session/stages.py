@@ -271,7 +271,8 @@ def stage_by_key(
 
     Args:
         process: the process.
-        by_name: where nothing else says what the user's functions do, their names may.
+        by_name: where nothing else says what the user's functions do, their names may, and what
+            kind of statement a line is.
     """
     raw = {
         (sample.path, sample.stack): stage_of(sample.path, process.stacks[sample.stack])
@@ -284,6 +285,8 @@ def stage_by_key(
             return purpose.of(stack)
         if stage == "compiled":
             return "act" if purpose.acts(stack) else "update"
+        if stage == "other" and by_name:
+            stage = purpose.of_statement(stack) or stage
         if stage == "other":
             stage = purpose.of_own_lines(stack) or stage
         return stage_by_name(stack) if stage == "other" and by_name else stage

@@ -146,11 +146,17 @@ def _figures(found: Findings) -> str:
 
 
 def _diagnoses(found: Findings) -> str:
-    if not found.diagnoses:
-        return f'<p class="card">{tables.prose(found.bound)}</p>'
+    told = [words.banner(one) for one in found.banners]
+    if found.is_bounded:
+        told.append(found.bound)
     return "\n".join(
-        tables.diagnosis(one, number, found.sources)
-        for number, one in enumerate(found.diagnoses, 1)
+        [
+            *(f'<p class="card">{tables.prose(one)}</p>' for one in told),
+            *(
+                tables.diagnosis(one, number, found.sources)
+                for number, one in enumerate(found.diagnoses, 1)
+            ),
+        ]
     )
 
 
