@@ -18,7 +18,8 @@ BENCHES = {
     "replay-learning": "does it learn better by returns or priorities than uniformly",
     "rollouts": "workers that never wait in lock-step, beside the peers that do",
     "bandit": "bandits: a post's program, its fixes, peers, and the kernels",
-    "profiler": "does the profiler name the cause, and what does it cost",
+    "profiler": "does the profiler name the causes of its examples, and what does it cost",
+    "corpus": "does the profiler name the cause in programs that it has never seen",
     "tanh": "find the coefficients of the compiled tanh",
     "tables": "write the README's tables from bench/results",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ def run_parts(
     scale: Any,
     quick: Any,
     seconds: str,
-    only: Collection[str] = (),
 ) -> int:
     """Measure, print, store.
 
@@ -31,7 +30,6 @@ def run_parts(
         scale: how much is measured; a named tuple with `seconds`.
         quick: how much with `--quick`.
         seconds: what `--seconds` is, for the help.
-        only: names, of which some can be chosen by `--only`; the scale has them as `only` then.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m bench {name}",
@@ -41,10 +39,6 @@ def run_parts(
     parser.add_argument("--part", action="append", choices=list(parts), help="again for more parts")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, help=seconds)
-    if only:
-        parser.add_argument(
-            "--only", nargs="+", choices=list(only), help="names, of parts that have some"
-        )
     parser.add_argument("--quick", action="store_true", help="small sizes; results kept apart")
     options = parser.parse_args()
     if options.quick:
@@ -54,8 +48,6 @@ def run_parts(
         options.rounds = min(options.rounds, 2)
     elif options.seconds:
         scale = scale._replace(seconds=options.seconds)
-    if only and options.only:
-        scale = scale._replace(only=tuple(options.only))
     for part in options.part or parts:
         began = time.perf_counter()
         print(f"{part}:")

@@ -42,38 +42,6 @@ def examples_table() -> str:
     return _rows(*rows)
 
 
-def severities_table() -> str:
-    """Precision and recall of each rule."""
-    rows = [
-        [
-            *("rule", "there, found", "there, missed", "not there, named", "precision", "recall"),
-            "estimate off by",
-        ],
-    ]
-    for rule, score in storage.load("profiler_severities")["rules"].items():
-        if score["found"] + score["missed"] + score["false"] == 0:
-            continue
-        rows.append(
-            [
-                f"`{rule}`",
-                *(str(score[name]) for name in ("found", "missed", "false")),
-                *(_share(score[name]) for name in ("precision", "recall")),
-                _error(score["error"]),
-            ]
-        )
-    return _rows(*rows)
-
-
-def _error(figure: dict[str, float] | None) -> str:
-    if figure is None:
-        return "none named"
-    return f"{figure['median']:+.0%} ({figure['min']:+.0%} … {figure['max']:+.0%})"
-
-
-def _share(share: float | None) -> str:
-    return "" if share is None else f"{share:.0%}"
-
-
 def cost_table() -> str:
     """What recording costs."""
     programs: dict[str, Any] = storage.load("profiler_cost")["programs"]
@@ -96,6 +64,5 @@ def cost_table() -> str:
 # Its name on the page: the result that it is made from, and how.
 PROFILER_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "examples table": ("profiler_examples", examples_table),
-    "severities table": ("profiler_severities", severities_table),
     "cost table": ("profiler_cost", cost_table),
 }

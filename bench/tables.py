@@ -604,10 +604,11 @@ def main() -> int:
             replace(ROOT / "docs" / "bandit-speed.md", name, table())
     off_policy_pages()
     # These are written with what stands here.
+    from bench.corpus.tables import CORPUS_TABLES
     from bench.profiler_tables import PROFILER_TABLES
     from bench.rollout_tables import ROLLOUT_TABLES
 
-    pages = {"workers-speed.md": ROLLOUT_TABLES, "profiler.md": PROFILER_TABLES}
+    pages = {"workers-speed.md": ROLLOUT_TABLES, "profiler.md": PROFILER_TABLES | CORPUS_TABLES}
     for page, tables in pages.items():
         for name, (result, table) in tables.items():
             if (storage.RESULTS / f"{result}.json").exists():

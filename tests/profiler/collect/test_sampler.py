@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hotloop.profiler.collect import sampler
+from hotloop.profiler.collect.stacks import _ticker
 from hotloop.profiler.session import Process
 from tests.profiler.programs import record, run, write
 
@@ -394,7 +394,7 @@ def test_a_recording_that_ends_before_a_line_is_written_is_found(tmp_path) -> No
     assert session.main.tree.find("short").count == 1
 
 
-@pytest.mark.skipif(sampler._ticker is None, reason="a thread beside the program looks")
+@pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
 def test_time_is_told_where_it_went(tmp_path) -> None:
     """In Python, in long calls that keep the GIL, in short ones that don't: by its own clock."""
     script = write(
@@ -485,7 +485,7 @@ def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> No
     assert leaves == {"spin"}
 
 
-@pytest.mark.skipif(sampler._ticker is None, reason="a thread beside the program looks")
+@pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
 def test_who_does_not_run_is_not_looked_at_again(tmp_path) -> None:
     """A process that sleeps costs next to nothing, and all of its time is told."""
     script = write(
@@ -508,7 +508,7 @@ def test_who_does_not_run_is_not_looked_at_again(tmp_path) -> None:
     assert process.own_ns < 0.05 * process.duration_ns
 
 
-@pytest.mark.skipif(sampler._ticker is None, reason="a thread beside the program looks")
+@pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
 def test_a_function_that_has_just_begun_has_taken_no_time(tmp_path) -> None:
     """A call of C that no instruction looks after, here an operator, ends before the next call."""
     script = write(
@@ -587,7 +587,7 @@ def test_a_line_is_written_about_once_a_second(tmp_path) -> None:
     assert max(b - a for a, b in itertools.pairwise(ends)) < 2.5e9
 
 
-@pytest.mark.skipif(sampler._ticker is None, reason="a thread beside the program looks")
+@pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
 def test_each_sampler_counts_its_own_cost(tmp_path) -> None:
     """A forked child's begins with what its parent's has left in memory."""
     script = write(

@@ -17,35 +17,24 @@ import contextlib
 import gc
 import json
 import os
-import struct
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from opcode import opmap
+from collections.abc import Mapping
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from hotloop import kernel, timing
 from hotloop.profiler.collect.awaiting import Awaited, runs_loop, what_is_awaited
 from hotloop.profiler.collect.import_hooks import is_being_imported
-from hotloop.profiler.collect.samples import LIBRARY, OWN_THREADS, SUFFIX, VERSION
+from hotloop.profiler.collect.samples import OWN_THREADS, SUFFIX, VERSION
+from hotloop.profiler.collect.stacks import Numbers, _ticker
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
 from hotloop.timing._writer import OwnFile, boot_id, process_start
 
-try:
-    from hotloop.profiler.collect import _ticker as _extension
-except ImportError:
-    _extension = None
-_ticker: Any = _extension
-
-MAX_FRAMES = 128
-# Of each place in code, where samples were taken, the stack's number is remembered.
-_MAX_PLACES = 8192
-_RESUME = opmap.get("RESUME", -1)
 # Writing out takes at most this share of the time: periods grow with what there is to write.
 _WRITING_SHARE = 0.01
 _PERIOD_S = 1.0
@@ -59,14 +48,6 @@ _KERNEL_S = 1.5
 # instead of 70.
 _SWITCH_US = 50
 _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
-
-# Code objects by `id`, since hashing one takes microseconds, and lines, from the innermost out.
-_Stack = tuple[tuple[int, ...], tuple[int, ...]]
-
-# Whose a frame is. Ours are left out of stacks, and so is what is outside of a script's first one.
-_USERS, _LIBRARYS, _OURS, _STARTER = range(4)
-_PACKAGE = str(Path(__file__).parent) + os.sep
-_SCRIPT = _PACKAGE + "script.py"
 
 
 class _Seen(NamedTuple):
@@ -151,13 +132,7 @@ class Sampler:
         self._this: dict[int, _Seen] = {}
         self._look_ns = 0
         self._counts: dict[tuple[int, int, int], _Row] = {}
-        # By the code's `id`: the code, which is kept alive by it, and whose it is.
-        self._codes: dict[int, tuple[CodeType, int]] = {}
-        self._places: dict[int, int] = {}
-        self._stacks: dict[_Stack, int] = {}
-        self._stacks_by_place: dict[bytes, int] = {}
-        self._paths: dict[tuple[str, ...], int] = {}
-        self._new: dict[str, list[Any]] = {"places": [], "stacks": [], "paths": []}
+        self._known = Numbers()
         self._own_ns = 0
         # Where the extension puts what it sees, and of main's, by place there: what is awaited.
         self._records: list[Any] = []
@@ -324,8 +299,8 @@ class Sampler:
         for ident, frame in frames.items():
             thread = numbers.get(ident, 0)
             times = self._times.read(thread) if thread else None
-            path = self._number_of_path(paths.get(thread, ()))
-            self._count(thread, path, self._number_of_frame(frame), now_ns, times, None)
+            path = self._known.of_path(paths.get(thread, ()))
+            self._count(thread, path, self._known.of_frame(frame), now_ns, times, None)
         self._times.keep(self._this.keys())
         self._ask_soon(sum(self._is_at_work(thread) for thread in self._this) < 2)
 
@@ -352,17 +327,15 @@ class Sampler:
             if at_ns != self._look_ns:
                 self._add_idle(*idle)
             path = () if state is None else state.segment.path(node)
-            stack = self._stacks_by_place.get(places)
-            if stack is None:
-                stack = self._number_of_places(places, codes)
+            stack = self._known.of_places(places, codes)
             self._last_awaited = awaited.get(i, self._last_awaited)
             is_idle_loop = wait == "events" and thread == self._pid and runs_loop(codes)
             if is_idle_loop and self._last_awaited is not None:
                 # Where the loop woke up before it was looked at, it waited for the same.
                 wait = self._last_awaited.wait
-                stack = self._number_of_awaited(self._last_awaited, codes)
+                stack = self._known.of_awaited(self._last_awaited, places, codes)
             times = kernel.Times(on_core_ns, queued_ns) if on_core_ns >= 0 else None
-            self._count(thread, self._number_of_path(path), stack, at_ns, times, wait)
+            self._count(thread, self._known.of_path(path), stack, at_ns, times, wait)
         self._add_idle(*idle_after)
         # Where main works it answers: then nobody has to ask for the GIL.
         at_work = [thread for thread in self._this if self._is_at_work(thread)]
@@ -441,79 +414,6 @@ class Sampler:
             numbers[main] = self._pid
         return numbers
 
-    def _number_of_path(self, path: tuple[str, ...]) -> int:
-        number = self._paths.get(path)
-        if number is None:
-            number = self._paths[path] = len(self._paths)
-            self._new["paths"].append(list(path))
-        return number
-
-    def _number_of_frame(self, innermost: FrameType) -> int:
-        frames: list[FrameType] = []
-        frame: FrameType | None = innermost
-        while frame is not None and len(frames) < MAX_FRAMES:
-            frames.append(frame)
-            frame = frame.f_back
-        return self._number_of_stack(
-            [one.f_code for one in frames], lambda depth: frames[depth].f_lineno or 0
-        )
-
-    def _number_of_places(self, places: bytes, codes: Sequence[CodeType]) -> int:
-        """Of what `_ticker` has seen."""
-        instructions = struct.unpack(f"{2 * len(codes)}q", places)[1::2]
-        # A function that has just begun has done nothing yet: time went by where it was called.
-        begun = len(codes) > 1 and codes[0].co_code[max(0, instructions[0])] == _RESUME
-        stack = self._number_of_stack(
-            codes[begun:],
-            lambda depth: _ticker.line_of(codes[depth + begun], instructions[depth + begun]),
-        )
-        if len(self._stacks_by_place) >= _MAX_PLACES:
-            self._stacks_by_place.clear()
-        self._stacks_by_place[places] = stack
-        return stack
-
-    def _number_of_awaited(self, awaited: Awaited, codes: Sequence[CodeType]) -> int:
-        """Of a task's places, within those that run the event loop."""
-        inner = len(awaited.codes)
-        return self._number_of_stack(
-            [*awaited.codes, *codes],
-            lambda depth: (
-                awaited.lines[depth] if depth < inner else codes[depth - inner].co_firstlineno
-            ),
-        )
-
-    def _number_of_stack(self, innermost: Sequence[CodeType], line: Callable[[int], int]) -> int:
-        """Of code from the innermost out, with a function for the line at a depth."""
-        codes: list[int] = []
-        lines: list[int] = []
-        known = self._codes
-        for depth, code in enumerate(innermost):
-            number = id(code)
-            if number not in known:
-                self._enter(code)
-            whose = known[number][1]
-            if whose == _STARTER:
-                break
-            if whose != _OURS:
-                # Of the innermost frame, and of the user's.
-                lines.append(line(depth) if whose == _USERS or not codes else 0)
-                codes.append(number)
-        if not codes:
-            codes, lines = [id(innermost[0])], [line(0)]
-        key = tuple(codes), tuple(lines)
-        stack = self._stacks.get(key)
-        if stack is None:
-            stack = self._stacks[key] = len(self._stacks)
-            places = [self._places[number] for number in reversed(codes)]
-            self._new["stacks"].append([places, lines[::-1]])
-        return stack
-
-    def _enter(self, code: CodeType) -> None:
-        self._codes[id(code)] = code, _whose(code.co_filename)
-        self._places[id(code)] = len(self._places)
-        name = getattr(code, "co_qualname", code.co_name)
-        self._new["places"].append([name, code.co_filename, code.co_firstlineno])
-
     # --- writing ----------------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -560,7 +460,7 @@ class Sampler:
             if self._watches_others:
                 self._others = kernel.descendants()
         counts, self._counts = self._counts, {}
-        new, self._new = self._new, {"places": [], "stacks": [], "paths": []}
+        new = self._known.pop_new()
         line = {
             "t": time.monotonic_ns(),
             "early": not last and self._num_lines < len(_FIRST_S),
@@ -610,12 +510,6 @@ class Sampler:
 
 def _line(fields: dict[str, Any]) -> bytes:
     return (json.dumps(fields, separators=(",", ":")) + "\n").encode()
-
-
-def _whose(file: str) -> int:
-    if file.startswith(_PACKAGE):
-        return _STARTER if file == _SCRIPT else _OURS
-    return _LIBRARYS if any(part in file for part in LIBRARY) else _USERS
 
 
 def _spans() -> list[list[Any]]:
