@@ -221,7 +221,9 @@ class _Sorter:
         driving: dict[Position, float] = {}
         passing: dict[Position, float] = {}
         stepping: dict[Position, float] = {}
-        of_functions: dict[Frame, float] = {}
+        # By thread: of its functions, and of all.
+        of_functions: dict[tuple[int, int, Frame], float] = {}
+        of_threads: dict[tuple[int, int], float] = {}
         self._inside_loops: dict[tuple[Frame, source.Block], bool] = {}
         for row in self._rows:
             if row.stage == "import":
@@ -238,8 +240,11 @@ class _Sorter:
                 outside = next(i for i, one in enumerate(chain) if one.frame == own)
                 for position in chain[outside + 1 :]:
                     stepping[position] = stepping.get(position, 0.0) + ns
+            thread = row.process.pid, row.sample.thread
+            of_threads[thread] = of_threads.get(thread, 0.0) + ns
             for frame in {one.frame for one in chain}:
-                of_functions[frame] = of_functions.get(frame, 0.0) + ns
+                key = (*thread, frame)
+                of_functions[key] = of_functions.get(key, 0.0) + ns
         self._passing = passing
         core_ns = sum(
             row.weight * row.sample.elapsed_ns
@@ -255,7 +260,11 @@ class _Sorter:
         self._importing = sum(
             row.weight * row.sample.elapsed_ns for row in self._rows if row.stage == "import"
         )
-        self._trunk = {one for one, ns in of_functions.items() if ns > _TRUNK * self._whole}
+        self._trunk = {
+            frame
+            for (pid, thread, frame), ns in of_functions.items()
+            if ns > _TRUNK * of_threads[pid, thread] > 0.1 * _TRUNK * self._whole
+        }
 
     # --- what is inherent -------------------------------------------------------------------------
 
@@ -353,6 +362,8 @@ class _Sorter:
             return False
         function = source.function_around(at.frame.file, at.line)
         if loop.first < function.first or loop.last > function.last:
+            return False
+        if source.calls_what_it_goes_through(at.frame.file, loop):
             return False
         return loop not in self._busy_loops(at.frame.file)
 

@@ -29,6 +29,8 @@ _WAITS = re.compile(
 )
 
 
+# What calls the function that a process or thread was given.
+STARTS = re.compile(r"/(multiprocessing|concurrent/futures)/|/threading\.py$")
 # Functions that Python makes of parts of a line.
 _PARTS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 # What a thread is blocked on while another one of the program may be at work for it. Others, as the
@@ -262,12 +264,17 @@ class Position(NamedTuple):
 def positions(stack: Stack) -> tuple[Position, ...]:
     """The user's lines of a stack, from the innermost out.
 
-    Comprehensions are part of the line that they stand in.
+    Comprehensions are part of the line that they stand in. What a thread or process was given is
+    the outermost: below it, a fork has its parent's.
     """
+    frames = stack.frames
+    begin = max((i for i, frame in enumerate(frames) if STARTS.search(frame.file)), default=-1)
+    if all(map(is_library, frames[begin + 1 :])):
+        begin = -1
     own = [
-        Position(frame, line or frame.first_line)
-        for frame, line in zip(reversed(stack.frames), reversed(stack.lines), strict=True)
-        if not is_library(frame)
+        Position(frames[i], stack.lines[i] or frames[i].first_line)
+        for i in range(len(frames) - 1, begin, -1)
+        if not is_library(frames[i])
     ]
     return tuple(one for one in own if not one.frame.function.endswith(_PARTS)) or tuple(own[:1])
 

@@ -9,7 +9,8 @@ from hotloop.profiler.session import is_library
 
 # Of the loop: a cost that has a name is worth a word from here on, one without from there.
 NAMED, NAMELESS = 0.1, 0.15
-# A function whose lines are all alike is as a rule what the program is for.
+# A function whose lines are all alike is as a rule what the program is for; what comes once is no
+# part of the loop.
 SPREAD = 0.3
 
 
@@ -24,6 +25,8 @@ def _is_worth_it(cost: Cost, costs: Costs) -> bool:
         return share >= SPREAD
     if cost.is_own_work and costs.pace(cost) != "growing":
         return share >= SPREAD
+    if costs.pace(cost) == "once":
+        return share >= SPREAD  # a program that runs longer has no more of it
     is_sure = cost.kind is not None and cost.kind.is_sure
     return share >= (NAMED if is_sure else NAMELESS)
 

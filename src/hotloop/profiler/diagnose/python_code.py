@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
+    STARTS,
     Evidence,
     Row,
     by_line,
@@ -23,8 +22,6 @@ from hotloop.profiler.session.stages import Leaf
 _WORTH = 0.1
 # Taken for what a debug mode costs, which no sample says: as much as is worth a word.
 _OF_MODES = 0.25
-# What calls the function that a process or thread was given.
-_STARTS = re.compile(r"/(multiprocessing|concurrent/futures)/|/threading\.py$")
 # Where messages are written out, and not only made: these functions come after the level's check.
 _WRITES = ("Logger.handle", "Handler.emit", "StreamHandler.emit", "StreamHandler.flush", "emit")
 
@@ -169,7 +166,7 @@ def _outermost(row: Row) -> Frame | None:
     A forked worker's stack has its parent's below what it was given.
     """
     frames = row.stack.frames
-    begin = max((i for i, frame in enumerate(frames) if _STARTS.search(frame.file)), default=-1)
+    begin = max((i for i, frame in enumerate(frames) if STARTS.search(frame.file)), default=-1)
     users = [frame for frame in frames[begin + 1 :] if not is_library(frame)]
     return users[0] if users else None
 

@@ -313,6 +313,26 @@ def _loops(file: str) -> tuple[Block, ...]:
     )
 
 
+@lru_cache(maxsize=4096)
+def calls_what_it_goes_through(file: str, loop: Block) -> bool:
+    """Whether a loop calls its own elements: of networks, and not of states."""
+    called = names_called(file, loop)
+    tree = _tree(file)
+    for node in ast.walk(tree) if tree else ():
+        targets = (
+            [one.target for one in node.generators]
+            if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp)
+            else [node.target]
+            if isinstance(node, ast.For)
+            else []
+        )
+        inside = targets and Block(node.lineno, node.end_lineno or node.lineno) == loop  # pyright: ignore
+        for target in targets if inside else ():
+            if any(isinstance(one, ast.Name) and one.id in called for one in ast.walk(target)):
+                return True
+    return False
+
+
 def loops_around(file: str, line: int) -> tuple[Block, ...]:
     """All loops that a line is in, the innermost first."""
     return tuple(loop for loop in _loops(file) if line in loop)
