@@ -43,7 +43,8 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
     networks = evidence.stage_ns("act", "update")
     # Where other programs have the cores, these are not what it waits for.
     at_work_ns = extra + numbers.on_core_ns
-    crowded = running >= cores and queued > 0.15 and at_work_ns > 0.6 * cores * whole
+    own = at_work_ns > 0.6 * cores * whole or running > 2 * cores
+    crowded = running >= cores and queued > 0.15 and own
     tiny = mean_ns < _TINY_NS and networks > 0.3 * whole
     if not (crowded or tiny):
         return None
