@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import re
 
 import numpy as np
@@ -81,6 +83,22 @@ def test_planted_lines_are_the_causes(cases) -> None:
         for line in (cause.slow + "\n" + cause.slow_globals).splitlines():
             # Up to the first name that was filled in.
             assert line.split("$")[0].strip() in there, case
+
+
+def test_every_name_is_defined(cases) -> None:
+    for case, *scripts in cases:
+        for script in scripts:
+            known, used = set(dir(builtins)) | {"__file__", "__name__"}, set()
+            for node in ast.walk(ast.parse(script.text)):
+                if isinstance(node, ast.Name):
+                    (used if isinstance(node.ctx, ast.Load) else known).add(node.id)
+                elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    known.add(node.name)
+                elif isinstance(node, ast.arg):
+                    known.add(node.arg)
+                elif isinstance(node, ast.alias):
+                    known.add((node.asname or node.name).split(".")[0])
+            assert used <= known, case
 
 
 def test_draws_are_repeatable_and_of_a_fair_size() -> None:

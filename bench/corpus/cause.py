@@ -29,7 +29,7 @@ class Cause:
         slow, fixed: lines at the slot; `fixed` may be empty.
         slow_globals, fixed_globals: lines of the module, planted too.
         imports, shared: lines of the module that both scripts have.
-        state: lines `name = value`; the module's variables, or attributes of a class.
+        state: lines `name = value`, each of which is whole: variables of the module, or attributes.
         helper: what its function is called; its class takes the name in CapWords.
         sizes: least and largest `$size`.
         is_whole: whether sizes are whole numbers.
@@ -76,7 +76,7 @@ class Cause:
     @property
     def state_names(self) -> list[str]:
         """In the order in which they are made."""
-        return [line.split(" = ")[0] for line in self.state.splitlines() if re.match(r"\w", line)]
+        return [line.split(" = ")[0] for line in self.state.splitlines()]
 
     @property
     def roles(self) -> set[str]:

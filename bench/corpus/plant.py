@@ -253,7 +253,7 @@ def _script(program: Program, cause: Cause, case: Case, is_slow: bool) -> Script
     parts += [(line, True) for line in _fill(extra, own)]
     there: list[tuple[str, bool]] = []
     if case.form in ("inline", "function"):
-        shared += _fill(cause.state, own)
+        shared += _state(cause, own)
     parts += [(line, False) for line in shared]
     roles = sorted(cause.roles)
     if case.form == "inline":
@@ -293,16 +293,20 @@ def _attributes(cause: Cause, own: dict[str, str]) -> dict[str, str]:
     return names | {role: role for role in cause.roles}
 
 
-def _state(cause: Cause, own: dict[str, str]) -> list[str]:
-    """Lines of `__init__`."""
-    lines = _fill(cause.state, _attributes(cause, own))
-    return [f"self.{line}" if re.match(r"\w+ = ", line) else line for line in lines]
+def _state(cause: Cause, names: dict[str, str]) -> list[str]:
+    """Lines that make its state, under the names given."""
+    lines = [line.split(" = ", 1) for line in cause.state.splitlines()]
+    return _fill("\n".join(f"${name} = {value}" for name, value in lines), names)
 
 
 def _method(cause: Cause, own: dict[str, str], body: list[str]) -> list[str]:
     lines = [f"class {_class(cause.helper)}:"]
     if cause.state:
-        lines += [INDENT + "def __init__(self):", *_indented(_state(cause, own), INDENT * 2), ""]
+        lines += [
+            INDENT + "def __init__(self):",
+            *_indented(_state(cause, _attributes(cause, own)), INDENT * 2),
+            "",
+        ]
     lines += [f"{INDENT}def update({', '.join(['self', *sorted(cause.roles)])}):"]
     lines += _indented(body, INDENT * 2)
     return [*lines, "", "", f"{cause.helper} = {_class(cause.helper)}()"]
@@ -313,7 +317,7 @@ def _wrapper(cause: Cause, own: dict[str, str], body: list[str]) -> list[tuple[s
     above = [
         *("", "", f"class {_class(cause.helper)}(gym.Wrapper):"),
         *(INDENT + "def __init__(self, env):", INDENT * 2 + "super().__init__(env)"),
-        *_indented(["self.num_steps = 0", *_state(cause, own)], INDENT * 2),
+        *_indented(["self.num_steps = 0", *_state(cause, _attributes(cause, own))], INDENT * 2),
         *("", INDENT + "def step(self, action):"),
         INDENT * 2 + "obs, reward, terminated, truncated, info = self.env.step(action)",
         INDENT * 2 + "self.num_steps += 1",

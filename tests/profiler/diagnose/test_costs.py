@@ -229,6 +229,31 @@ def test_what_a_wrapper_adds(tmp_path):
     assert found.places[0].line == program.line("self.frames = copy_of")
 
 
+def test_what_a_wrapper_s_observation_adds(tmp_path):
+    program = Program(
+        tmp_path,
+        """
+        class Resized:
+            def observation(self, obs):
+                return resize(obs)
+
+        def train(env):
+            for _ in range(100):
+                env.step(0)
+
+        train()
+        """,
+    )
+    root = (("<module>", "train()"), ("train", "env.step(0)"))
+    base = f"ObservationWrapper.step ({SITE}/gymnasium/core.py:560)"
+    inner = f"Resized.observation ({program.path}:{program.line('return resize')})"
+    program.at(*root, below=(base, inner), seconds=4, path="env_step")
+    program.at(*root, below=(base, CARTPOLE), seconds=6, path="env_step")
+    found = program.found()[0]
+    assert found.rule == "wrapper"
+    assert found.places[0].line == program.line("return resize")
+
+
 def test_the_program_s_own_loop_is_none_that_could_be_removed(tmp_path):
     program = Program(
         tmp_path,

@@ -58,7 +58,7 @@ class Rollouts(BaseCallback):
         #: update count=self.ended net=self.model.policy steady=yes
 
     def _on_step(self):
-        #: step count=self.n_calls obs=self.locals["new_obs"][0] reward=float(self.locals["rewards"][0]) net=self.model.policy steady=yes
+        #: step count=self.n_calls obs=self.locals['new_obs'][0] reward=float(self.locals['rewards'][0]) net=self.model.policy steady=yes
         return True
 
 

@@ -29,7 +29,7 @@ class Smooth(gym.ActionWrapper):
 
     def action(self, action):
         self.last = self.keep * self.last + (1 - self.keep) * action
-        #: env count=int(self.env.get_wrapper_attr("spec").max_episode_steps)
+        #: env count=int(self.env.get_wrapper_attr('spec').max_episode_steps)
         return self.last
 
 
@@ -41,7 +41,7 @@ class Returns(BaseCallback):
     def _on_step(self):
         reward = float(self.locals["rewards"][0])
         self.current += reward
-        #: step reward=reward count=self.n_calls obs=self.locals["new_obs"][0] net=self.model.actor steady=yes
+        #: step reward=reward count=self.n_calls obs=self.locals['new_obs'][0] net=self.model.actor steady=yes
         if self.locals["dones"][0]:
             self.all.append(self.current)
             #: episode reward=self.current count=len(self.all) net=self.model.actor steady=yes

@@ -58,7 +58,7 @@ class Watch(BaseCallback):
 
     def _on_step(self):
         self.profits.append(float(self.locals["rewards"][0]))
-        #: step reward=self.profits[-1] count=self.num_timesteps obs=self.locals["new_obs"][0] net=self.model.q_net steady=yes
+        #: step reward=self.profits[-1] count=self.num_timesteps obs=self.locals['new_obs'][0] net=self.model.q_net steady=yes
         return True
 
 

@@ -35,7 +35,7 @@ class ReturnLog(BaseCallback):
         for info in self.locals["infos"]:
             if "episode" in info:
                 self.returns.append(info["episode"]["r"])
-        #: step count=self.n_calls obs=self.locals["new_obs"][0] reward=float(self.locals["rewards"][0]) net=self.model.policy steady=yes
+        #: step count=self.n_calls obs=self.locals['new_obs'][0] reward=float(self.locals['rewards'][0]) net=self.model.policy steady=yes
         return True
 
     def _on_rollout_end(self):

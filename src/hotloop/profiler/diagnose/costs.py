@@ -52,6 +52,7 @@ _LEARNS = re.compile(r"/torch/(optim|autograd)/|/optax/|/jax/_src/api")
 _BUFFERS = re.compile(
     r"/stable_baselines3/common/buffers\.py$|/torchrl/data/|/tianshou/data/|/cpprb/|/hotloop/replay/"
 )
+_CALLS_WRAPPERS = re.compile(r"(^|\.)(Observation|Reward|Action|Vector\w*)Wrapper\.(step|reset)$")
 _STEPS = re.compile(r"(^|\.)(step|reset|step_wait)$")
 
 
@@ -65,7 +66,6 @@ class Cost:
         block: its lines there.
         rows: samples of it.
         is_spread: over the lines of a function, of which none stands out.
-        has_loop: its lines are a loop of Python's over elements.
         is_own_work: the program has neither networks nor environments of a library's, and this is
             in what steps, acts or learns: how much of it has to be no profile can tell.
     """
@@ -75,7 +75,6 @@ class Cost:
     block: source.Block
     rows: list[Row] = field(default_factory=list)
     is_spread: bool = False
-    has_loop: bool = False
     is_own_work: bool = False
 
     @cached_property
@@ -331,11 +330,9 @@ class _Sorter:
         own = self._own_environment(row, chain)
         if own is not None:
             known = kinds.of_calls(called)
-            if known is not None and known.is_sure and chain[0].frame != own:
-                return None, known, None
             if known is not None and known.is_sure:
                 return None, known, None
-            if own in self._wrappers and chain[0].frame == own:
+            if (own in self._wrappers and chain[0].frame == own) or _adds_to_a_step(stack):
                 return None, known or kinds.WRAPPERS, None
             if self._loop_around(chain[0]) is not None:
                 return None, kinds.PYTHON_LOOP, None
@@ -450,7 +447,7 @@ class _Sorter:
                 left = [one for one in left if one not in inside]
                 rows = [row for one in (cost, *inside) for row in one.rows]
                 block = source.statement_at(caller.frame.file, caller.line)
-                cost = Cost(cost.kind, caller.frame, block, rows, cost.is_spread, cost.has_loop)
+                cost = Cost(cost.kind, caller.frame, block, rows, cost.is_spread)
             cost.is_own_work = self._is_own_work(cost)
             done.append(cost)
         return done
@@ -542,7 +539,7 @@ class _Sorter:
             has_loop = block in loops
             if has_loop and (kind is None or not kind.is_sure):
                 kind = kinds.PYTHON_LOOP
-            found.append(Cost(kind, frame, block, own, has_loop=has_loop))
+            found.append(Cost(kind, frame, block, own))
         function = source.function_around(frame.file, positions(rows[0].stack)[0].line)
         if frame in self._trunk or any(
             line in function for line in self._core_lines.get(frame.file, ())
@@ -631,6 +628,14 @@ def _is_wrapping(frame: Frame) -> bool:
 
 def _is_of_optimizer(below: tuple[Frame, ...]) -> bool:
     return any("/torch/optim/" in one.file for one in below)
+
+
+@lru_cache(maxsize=65536)
+def _adds_to_a_step(stack: Stack) -> bool:
+    """Whether a wrapper's own part of a step runs: what Gymnasium's base classes call of it."""
+    calls = [i for i, frame in enumerate(stack.frames) if _CALLS_WRAPPERS.search(frame.function)]
+    inner = stack.frames[calls[-1] + 1 :] if calls else ()
+    return bool(calls) and not any(_STEPS.search(frame.function) for frame in inner)
 
 
 @lru_cache(maxsize=65536)

@@ -189,12 +189,6 @@ ONE_BY_ONE = Kind(
     "Stack the states and ask once: a hundred cost hardly more than one.",
     is_sure=False,
 )
-TASKS = Kind(
-    "small-tasks",
-    "handing tasks to other processes costs more than the tasks",
-    "Hand over fewer and larger ones (`chunksize`), and send what all of them need once, when the "
-    "pool is made.",
-)
 PYTHON_LOOP = Kind(
     "python-loop",
     "a Python loop goes through elements one by one",
