@@ -18,6 +18,10 @@ each of which is stored by itself:
   `profiler_cost.json`: `programs`, by name: `bare`, `spans`, `full` (seconds), `spans_cost`,
   `full_cost` (shares of bare, by medians), `says` (what the report itself says: spans, sampling).
 
+- `report`: CPU time of `hotloop report DIR --html FILE`, Python's start included, of the same
+  programs' profiles. `profiler_report.json`: `programs`, by name: `processes`, `recorded_s`,
+  `cpu_s`.
+
 A figure is {"median", "min", "max"}.
 """
 
@@ -25,6 +29,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -222,6 +227,43 @@ def cost(scale: Scale, rounds: int) -> None:
     storage.save("profiler_cost", {"programs": programs})
 
 
+def report(scale: Scale, rounds: int) -> None:
+    """See the top of the file."""
+    programs: dict[str, Any] = {}
+    for about, (name, arguments) in COST_PROGRAMS.items():
+        with tempfile.TemporaryDirectory(prefix="bench-report-") as folder:
+            out = Path(folder) / "profile"
+            command = [sys.executable, "-m", "hotloop", "profile", "--out", str(out)]
+            _run_quietly([*command, *_command(CASES[name], arguments, scale)])
+            session = read(out)
+            page = [
+                sys.executable,
+                "-m",
+                "hotloop",
+                "report",
+                str(out),
+                "--html",
+                f"{folder}/a.html",
+            ]
+            cpu_s: list[float] = []
+            for _ in range(rounds):
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                _run_quietly(page)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            programs[about] = {
+                "processes": len(session.processes),
+                "recorded_s": round((session.end_ns - session.start_ns) / 1e9, 1),
+                "cpu_s": _figure(cpu_s),
+            }
+        print(f"  {about}: {programs[about]}", flush=True)
+    storage.save("profiler_report", {"programs": programs})
+
+
+def _run_quietly(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+
+
 def _own_cost(session: Session) -> tuple[float, float]:
     """What the report says that spans and sampling took of the processes' time."""
     whole = sum(process.duration_ns for process in session.processes)
@@ -235,7 +277,7 @@ def main() -> int:
     return run_parts(
         "profiler",
         __doc__,
-        {"examples": examples, "cost": cost},
+        {"examples": examples, "cost": cost, "report": report},
         scale=Scale(seconds=15.0),
         quick=Scale(seconds=4.0),
         seconds="of a slow program, roughly",

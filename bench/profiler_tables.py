@@ -61,8 +61,19 @@ def cost_table() -> str:
     return _rows(*rows)
 
 
+def report_table() -> str:
+    """What a report takes."""
+    rows = [["profile of", "processes", "recorded, s", "report and page, s of CPU"]]
+    for about, one in storage.load("profiler_report")["programs"].items():
+        cpu = one["cpu_s"]
+        told = f"{cpu['median']:.2f} ({cpu['min']:.2f}–{cpu['max']:.2f})"
+        rows.append([about, str(one["processes"]), f"{one['recorded_s']:.0f}", told])
+    return _rows(*rows)
+
+
 # Its name on the page: the result that it is made from, and how.
 PROFILER_TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "examples table": ("profiler_examples", examples_table),
     "cost table": ("profiler_cost", cost_table),
+    "report table": ("profiler_report", report_table),
 }

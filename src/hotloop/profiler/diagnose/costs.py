@@ -169,6 +169,10 @@ class Costs:
             else:  # it is in the way of the main thread, or what that waits for
                 same.kind = kinds.INTERPRETER
                 same.rows = max(same, holder, key=lambda one: one.ns).rows
+        # What is compiled once, when it is first called, is part of starting.
+        starting = [one for one in costs if one.kind is kinds.COMPILES and self.is_of_start(one)]
+        sorter.start_ns += sum(one.ns for one in starting)
+        costs = [one for one in costs if one not in starting]
         self.costs = sorted(costs, key=lambda one: -one.ns)
         self.inherent = sorter.inherent
         self.start_ns = sorter.start_ns
@@ -187,7 +191,22 @@ class Costs:
             ],
             np.float64,
         )
-        rest = np.array([sum(one.by_stack.values()) for one in periods], np.float64) - own
+        starting = {
+            row.sample.stack
+            for row in self.evidence.rows_of(self.evidence.main)
+            if row.stage == "import"
+        }
+        rest = np.array(
+            [
+                sum(count for stack, count in one.by_stack.items() if stack not in starting)
+                for one in periods
+            ],
+            np.float64,
+        )
+        rest -= own
+        # The last one is as short as it happens to be.
+        if own[-1] + rest[-1] < 0.5 * np.median(own + rest):
+            own, rest = own[:-1], rest[:-1]
         if not own.sum():
             return "repeated"
         largest = np.convolve(own, np.ones(2), "same").max()
@@ -196,10 +215,22 @@ class Costs:
         # Of each second, against what else was done in it: steps take no other time than before.
         at = np.flatnonzero(own)
         share = (own / np.maximum(rest, 1))[at[0] : at[-1] + 1]
-        if len(share) < 4:
+        if len(share) < 5:
             return "repeated"
         first, last = thirds(share)
-        return "growing" if last > 1.6 * max(first, 1e-3) and kendall(share) > 0.5 else "repeated"
+        # Noise rises so steadily once in twenty-five times, and seldom to the double.
+        return "growing" if last > 2 * max(first, 1e-3) and kendall(share) >= 0.6 else "repeated"
+
+    def is_of_start(self, cost: Cost) -> bool:
+        """Whether a cost comes in one stretch of few seconds, that has an end."""
+        stacks = {row.sample.stack for row in cost.rows if row.process is self.evidence.main}
+        periods = self.evidence.main.periods
+        own = [sum(one.by_stack.get(stack, 0) for stack in stacks) for one in periods]
+        at = np.flatnonzero(own)
+        if not len(at) or at[-1] == len(own) - 1:
+            return False
+        stretch = at[-1] - at[0] + 1
+        return bool(stretch == len(at) and stretch <= max(3, len(own) / 4))
 
 
 class _Sorter:
@@ -312,9 +343,13 @@ class _Sorter:
         if is_blocked and not any(_ENVIRONMENTS.search(one.file) for one in below):
             wait = wait_of([row])
             is_parallel = wait in ("lock", "something") and self._is_core(row)
+            if wait == "lock" and source.imports(chain[0].frame.file, "jax"):
+                return "networks", None, None  # it is what asks for a result
             if not is_parallel:  # torch's and XLA's own threads compute meanwhile
                 return None, kinds.of_wait(wait), None
         called = _called(chain[0])
+        if called & source.compiled_names(chain[0].frame.file):
+            return "networks", None, None
         if below and kinds.is_eager(next((x for x in below if not _is_wrapping(x)), below[0])):
             return None, kinds.EAGER, None
         if any(_NETWORKS.search(one.file) for one in below):
@@ -339,7 +374,8 @@ class _Sorter:
             return "environments", None, None
         if any(_BUFFERS.search(one.file) for one in below):
             return "libraries", None, None
-        if below and chain[0] in self._drives:
+        is_trunk = self._passing.get(chain[0], 0.0) > _TRUNK * (self._whole - self._importing)
+        if below and (chain[0] in self._drives or is_trunk):
             return "libraries", None, None
         file = chain[0].frame.file
         block = source.statement_at(file, chain[0].line)
@@ -348,7 +384,10 @@ class _Sorter:
             is_plain and self._loop_around(chain[0]) is None
         ):
             return "arithmetic", None, None
-        return None, kinds.of_calls(called), None
+        known = kinds.of_calls(called)
+        if known is kinds.FILES and any("/asyncio/" in frame.file for frame in below):
+            known = None  # a stream's `write`
+        return None, known, None
 
     def _is_one_by_one(self, row: Row, at: Position, below: tuple[Frame, ...]) -> bool:
         """Whether a network is asked in a loop that neither steps environments nor learns."""
@@ -428,7 +467,12 @@ class _Sorter:
         while left:
             cost = left.pop(0)
             line = Position(cost.function, cost.places[0].line)
-            if line not in self._drives and cost.ns > 0.3 * self._passing.get(line, 0.0):
+            is_part = self._passing.get(line, 0.0) < _TRUNK * (self._whole - self._importing)
+            if (
+                is_part
+                and line not in self._drives
+                and cost.ns > 0.3 * self._passing.get(line, 0.0)
+            ):
                 # What a line calls is for it, where it has much of the time itself.
                 inside = [one for one in left if self._is_under(one, line)]
                 left = [one for one in left if one not in inside]
@@ -498,7 +542,7 @@ class _Sorter:
         function = source.function_around(file, line)
         if loop.first < function.first or loop.last > function.last:
             return None
-        if any(one in loop for one in self._core_lines.get(file, ())):
+        if any(one in loop for one in self._core_lines.get(file, ())) or source.awaits(file, loop):
             return None
         outer = source.loop_around(file, loop.first - 1)
         is_within = outer is not None and loop.last <= outer.last and outer.first >= function.first
@@ -537,8 +581,10 @@ class _Sorter:
             names = source.names_called(frame.file, self._dearest(own))
             kind = kinds.of_calls(names)
             has_loop = block in loops
-            if has_loop and (kind is None or not kind.is_sure):
+            if has_loop:
                 kind = kinds.PYTHON_LOOP
+            elif kind is not None and kind.is_sure:
+                kind = None  # `nature` has looked at more than names
             found.append(Cost(kind, frame, block, own))
         function = source.function_around(frame.file, positions(rows[0].stack)[0].line)
         if frame in self._trunk or any(

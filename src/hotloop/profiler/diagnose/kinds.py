@@ -246,7 +246,8 @@ _EVALUATES = re.compile(
     r"(?i)(^|\.)_?(evaluate|evaluation|run_eval|do_eval|eval_policy|eval_agent|test_policy|"
     r"test_agent|validate|eval_episode|evaluate_)\w*$"
 )
-_EAGER = re.compile(r"/jax/_src/(numpy/|lax/|array\.py|random\.py|ops/)")
+# Not what waits for a result, as `__int__` and `__array__` do.
+_EAGER = re.compile(r"/jax/_src/(numpy/|lax/|random\.py|ops/|array\.py:.*__(getitem|iter)__)")
 _TRACEBACKS = re.compile(_PYTHON + r"(traceback|linecache|tokenize)\.py$")
 
 # (kind, what one of is called on the line): of calls whose innermost frame is the user's own line.
@@ -313,7 +314,7 @@ def of_frame(frame: Frame) -> Kind | None:
 @lru_cache(maxsize=65536)
 def is_eager(frame: Frame) -> bool:
     """Whether a function is an operation of JAX's outside of a compiled function."""
-    return bool(_EAGER.search(frame.file))
+    return bool(_EAGER.search(f"{frame.file}:{frame.function}"))
 
 
 @lru_cache(maxsize=65536)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ _ARITHMETIC = {
     "np.exp",
     "np.log",
 }
+_COMPILES = re.compile(r"(^|\W)(\w*jit|pmap|njit|torch\.compile)\b")
 _LARGEST = {"argmax", "amax", "nanmax", "max", "nanargmax"}
 _AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuffle", "permutation"}
 _EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
@@ -158,6 +160,25 @@ def line_calling(file: str, names: frozenset[str]) -> int:
         if (getattr(node.func, "attr", None) or getattr(node.func, "id", None)) in names
     )
     return min(lines, default=0)
+
+
+@lru_cache(maxsize=256)
+def compiled_names(file: str) -> frozenset[str]:
+    """Functions that a file has compiled: decorated with `jax.jit` or the like, or made by it."""
+    tree = _tree(file)
+    found: set[str] = set()
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.FunctionDef):
+            if any(_COMPILES.search(ast.unparse(one)) for one in node.decorator_list):
+                found.add(node.name)
+        elif (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and _COMPILES.search(ast.unparse(node.value.func))
+        ):
+            found.update(one.id for one in node.targets if isinstance(one, ast.Name))
+            found.update(one.attr for one in node.targets if isinstance(one, ast.Attribute))
+    return frozenset(found)
 
 
 @lru_cache(maxsize=256)
@@ -331,6 +352,14 @@ def calls_what_it_goes_through(file: str, loop: Block) -> bool:
             if any(isinstance(one, ast.Name) and one.id in called for one in ast.walk(target)):
                 return True
     return False
+
+
+@lru_cache(maxsize=4096)
+def awaits(file: str, block: Block) -> bool:
+    """Whether anything is awaited within some lines."""
+    tree = _tree(file)
+    nodes = ast.walk(tree) if tree else ()
+    return any(isinstance(node, ast.Await) and node.lineno in block for node in nodes)
 
 
 def loops_around(file: str, line: int) -> tuple[Block, ...]:

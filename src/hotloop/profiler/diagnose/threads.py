@@ -36,6 +36,8 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
     numbers = spent(evidence.rows)
     if extra < 0.5 * numbers.on_core_ns or not evidence.is_sampled:
         return None
+    if any("/jax/" in frame.file for row in evidence.rows for frame in row.stack.frames):
+        return None  # its threads do what the main one waits for
     at_work = [thread for thread in native if thread.on_core_ns > 0.02 * whole]
     running = len(at_work) + 1 + len(evidence.working)
     queued = numbers.queued_ns / numbers.ns if numbers.ns else 0.0
