@@ -13,7 +13,8 @@ is a planted line. A case whose gain is below 1.25 is counted apart. Then the ha
 with nothing planted: whatever is found there is a false alarm.
 
 `--quick` leaves out the bare runs, healthy programs and storing; the gain is the expected one.
-`--keep` keeps scripts, profiles and truths, of which `--again` makes and scores new diagnoses.
+`--keep` keeps scripts, profiles and truths, of which `--again` makes and scores new diagnoses; of a
+whole measurement these are stored in place of the first ones.
 Of the unseen half only numbers are printed unless `--show` is given.
 
 `corpus.json`: `halves`, by name: `seed`, `rounds`, `cases`, a list (what was planted, `measured`
@@ -45,6 +46,8 @@ from bench.corpus.template import Program, programs
 # What runs a script recorded.
 RECORDER = "hotloop.profiler.collect.script"
 INTERVAL_S = 0.01
+# What was measured, beside what is kept of it.
+ABOUT = "measurement.json"
 TIMEOUT_S = 150
 LOOP = re.compile(r"loop ([\d.]+) s\b")
 
@@ -226,7 +229,11 @@ def main() -> int:
             tell(number, case, show)
         for one in well:
             tell_healthy(one, show)
-        _print_summary(summary([case for case in cases if "failed" not in case], well))
+        about = options.again / ABOUT
+        if about.is_file():
+            _finish(json.loads(about.read_text(encoding="utf-8")), cases, well)
+        else:
+            _print_summary(summary([case for case in cases if "failed" not in case], well))
         return 0
     seed = options.seed
     if seed is None:
@@ -262,19 +269,28 @@ def _measure(options: argparse.Namespace, seed: int, show: bool) -> int:
     finally:
         if not options.keep:
             shutil.rmtree(root, ignore_errors=True)
+    is_whole = not options.quick and not options.case and options.healthy != "only"
+    about = {"half": options.half, "seed": seed, "rounds": rounds, "is_stored": is_whole}
+    if options.keep:
+        (root / ABOUT).write_text(json.dumps(about), encoding="utf-8")
+    _finish(about, cases, told_well)
+    return 0
+
+
+def _finish(about: dict[str, Any], cases: list[dict[str, Any]], well: list[dict[str, Any]]) -> None:
+    """Print and, of a whole measurement, store."""
     counted = [case for case in cases if "failed" not in case]
     result = {
-        "seed": seed,
-        "rounds": rounds,
+        "seed": about["seed"],
+        "rounds": about["rounds"],
         "cases": counted,
         "failed": [case for case in cases if "failed" in case],
-        "healthy": told_well,
-        "summary": summary(counted, told_well),
+        "healthy": well,
+        "summary": summary(counted, well),
     }
     _print_summary(result["summary"])
-    if not options.quick and not options.case and options.healthy != "only":
-        _store(options.half, result)
-    return 0
+    if about["is_stored"]:
+        _store(about["half"], result)
 
 
 def _print_summary(figures: dict[str, Any]) -> None:
