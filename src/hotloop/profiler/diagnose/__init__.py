@@ -49,6 +49,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+# A program is not built in another way for less.
+REBUILD = 1.25
+
+
 def diagnose(session: Session) -> list[Diagnosis]:
     """What keeps a program from being faster, what saves the most time first; empty: nothing found.
 
@@ -56,7 +60,12 @@ def diagnose(session: Session) -> list[Diagnosis]:
     way it is built. Where both mean the same lines, a rule's words are taken.
     """
     evidence = Evidence(session)
-    ruled = [one for rule in RULES if (one := rule(evidence)) is not None]
+    ruled = [
+        one
+        for rule in RULES
+        if (one := rule(evidence)) is not None
+        and not (one.is_rebuild and (one.gain or 0) < REBUILD)
+    ]
     found: list[Diagnosis] = []
     for cost in findings(evidence, Costs(evidence)) if evidence.is_sampled else ():
         same = next((one for one in ruled if is_same(one, cost)), None)
