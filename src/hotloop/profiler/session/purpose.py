@@ -147,10 +147,23 @@ def _made_before(call: ast.Call, assignments: list[ast.Assign | ast.AnnAssign]) 
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Plain and dotted names that are read."""
-    return {
-        ast.unparse(one) for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute))
+    """Plain and dotted names that are read, but for what is called: that is made elsewhere."""
+    called = {
+        id(part) for one in ast.walk(node) if isinstance(one, ast.Call) for part in _chain(one.func)
     }
+    return {
+        ast.unparse(one)
+        for one in ast.walk(node)
+        if isinstance(one, (ast.Name, ast.Attribute)) and id(one) not in called
+    }
+
+
+def _chain(node: ast.expr) -> Iterator[ast.expr]:
+    """A name with what stands before its dots, as long as these are names."""
+    while isinstance(node, ast.Attribute):
+        yield node
+        node = node.value
+    yield node
 
 
 def _targets(node: ast.expr) -> set[str]:

@@ -282,7 +282,12 @@ def stage_by_key(
 
     def resolved(stack: Stack, stage: str) -> str:
         if stage == "forward":
-            return purpose.of(stack)
+            # What a network is asked while it is made is part of starting.
+            is_made = any(
+                frame.function.endswith("__init__") and "/torch/" not in frame.file
+                for frame in stack.frames
+            )
+            return "import" if is_made else purpose.of(stack)
         if stage == "compiled":
             return "act" if purpose.acts(stack) else "update"
         if stage == "other" and by_name:
