@@ -24,9 +24,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from hotloop.profiler.diagnose import kinds, source
-from hotloop.profiler.diagnose.evidence import Evidence, Position, Row, positions
+from hotloop.profiler.diagnose.evidence import Evidence, Position, Row, below, positions
 from hotloop.profiler.diagnose.kinds import Kind
-from hotloop.profiler.diagnose.series import kendall, thirds
+from hotloop.profiler.diagnose.series import Floats, kendall, thirds
 from hotloop.profiler.session import Frame, Stack, is_library
 from hotloop.profiler.session.stages import Leaf, stage_by_name
 
@@ -80,7 +80,12 @@ class Cost:
     @cached_property
     def ns(self) -> float:
         """Its time, of the whole program's."""
-        return sum(row.weight * row.sample.elapsed_ns for row in self.rows)
+        return sum(row.ns for row in self.rows)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is known to be nobody's inherent work."""
+        return self.kind is not None and self.kind.is_sure
 
     @cached_property
     def wait(self) -> str:
@@ -94,7 +99,7 @@ class Cost:
         own: dict[Leaf, float] = {}
         calls: dict[Leaf, float] = {}
         for row in self.rows:
-            ns = row.weight * row.sample.elapsed_ns
+            ns = row.ns
             chain = positions(row.stack)
             at = next(
                 (
@@ -142,13 +147,6 @@ def wait_of(rows: Iterable[Row]) -> str:
     return max(found, key=lambda name: found[name], default="computing")
 
 
-def _below(stack: Stack) -> tuple[Frame, ...]:
-    """The library's frames below the innermost one of the user's, from the outermost in."""
-    frames = stack.frames
-    last = max((i for i, frame in enumerate(frames) if not is_library(frame)), default=-1)
-    return frames[last + 1 :]
-
-
 class Costs:
     """A program's costs and what is inherent in it.
 
@@ -159,7 +157,10 @@ class Costs:
     """
 
     def __init__(self, evidence: Evidence) -> None:
-        self.evidence = evidence
+        self._main = evidence.main
+        self._starting = {
+            row.sample.stack for row in evidence.rows_of(evidence.main) if row.stage == "import"
+        }
         sorter = _Sorter(evidence.rows)
         costs = sorter.costs()
         for holder in _holding_interpreter(evidence):
@@ -180,30 +181,10 @@ class Costs:
 
     def pace(self, cost: Cost) -> str:
         """Whether a cost comes once, again and again, or grows while the program runs."""
-        stacks = {row.sample.stack for row in cost.rows if row.process is self.evidence.main}
-        periods = self.evidence.main.periods
-        if len(periods) < 4 or not stacks:
+        own = self._counts(row.sample.stack for row in cost.rows if row.process is self._main)
+        if len(own) < 4 or not own.any():
             return "repeated"
-        own = np.array(
-            [
-                sum(count for stack, count in one.by_stack.items() if stack in stacks)
-                for one in periods
-            ],
-            np.float64,
-        )
-        starting = {
-            row.sample.stack
-            for row in self.evidence.rows_of(self.evidence.main)
-            if row.stage == "import"
-        }
-        rest = np.array(
-            [
-                sum(count for stack, count in one.by_stack.items() if stack not in starting)
-                for one in periods
-            ],
-            np.float64,
-        )
-        rest -= own
+        rest = self._counts() - self._counts(self._starting) - own
         # The last one is as short as it happens to be.
         if own[-1] + rest[-1] < 0.5 * np.median(own + rest):
             own, rest = own[:-1], rest[:-1]
@@ -221,11 +202,20 @@ class Costs:
         # Noise rises so steadily once in twenty-five times, and seldom to the double.
         return "growing" if last > 2 * max(first, 1e-3) and kendall(share) >= 0.6 else "repeated"
 
+    def _counts(self, stacks: Iterable[int] | None = None) -> Floats:
+        """Samples of main by period, of some stacks or of all."""
+        chosen = None if stacks is None else set(stacks)
+        return np.array(
+            [
+                sum(n for stack, n in one.by_stack.items() if chosen is None or stack in chosen)
+                for one in self._main.periods
+            ],
+            np.float64,
+        )
+
     def is_of_start(self, cost: Cost) -> bool:
         """Whether a cost comes in one stretch of few seconds, that has an end."""
-        stacks = {row.sample.stack for row in cost.rows if row.process is self.evidence.main}
-        periods = self.evidence.main.periods
-        own = [sum(one.by_stack.get(stack, 0) for stack in stacks) for one in periods]
+        own = self._counts(row.sample.stack for row in cost.rows if row.process is self._main)
         at = np.flatnonzero(own)
         if not len(at) or at[-1] == len(own) - 1:
             return False
@@ -242,7 +232,7 @@ class _Sorter:
 
     def __init__(self, rows: list[Row]) -> None:
         self._rows = [row for row in map(_without_interpreter, rows) if row.sample.elapsed_ns]
-        self._whole = sum(row.weight * row.sample.elapsed_ns for row in rows) or 1.0
+        self._whole = sum(row.ns for row in rows) or 1.0
         self.inherent: dict[str, float] = {}
         self.start_ns = 0.0
         self._busy: dict[str, set[source.Block]] = {}
@@ -251,6 +241,7 @@ class _Sorter:
         driving: dict[Position, float] = {}
         passing: dict[Position, float] = {}
         stepping: dict[Position, float] = {}
+        core_ns = 0.0
         # By thread: of its functions, and of all.
         of_functions: dict[tuple[int, int, Frame], float] = {}
         of_threads: dict[tuple[int, int], float] = {}
@@ -258,9 +249,10 @@ class _Sorter:
         for row in self._rows:
             if row.stage == "import":
                 continue
-            ns = row.weight * row.sample.elapsed_ns
+            ns = row.ns
             is_core = self._is_core(row)
             chain = positions(row.stack)
+            core_ns += ns * is_core
             for position in dict.fromkeys(chain):
                 passing[position] = passing.get(position, 0.0) + ns
                 if is_core:
@@ -276,20 +268,13 @@ class _Sorter:
                 key = (*thread, frame)
                 of_functions[key] = of_functions.get(key, 0.0) + ns
         self._passing = passing
-        core_ns = sum(
-            row.weight * row.sample.elapsed_ns
-            for row in self._rows
-            if row.stage != "import" and self._is_core(row)
-        )
         self._has_core = core_ns > 0.05 * self._whole
         self._drives = {one for one, ns in driving.items() if ns > 0.3 * passing[one]}
         self._core_lines: dict[str, set[int]] = {}
         for one, ns in (*driving.items(), *stepping.items()):
             if ns > 0.02 * self._whole:
                 self._core_lines.setdefault(one.frame.file, set()).add(one.line)
-        self._importing = sum(
-            row.weight * row.sample.elapsed_ns for row in self._rows if row.stage == "import"
-        )
+        self._importing = sum(row.ns for row in self._rows if row.stage == "import")
         self._trunk = {
             frame
             for (pid, thread, frame), ns in of_functions.items()
@@ -300,14 +285,15 @@ class _Sorter:
 
     def _is_core(self, row: Row) -> bool:
         """Whether it is a library's environment's or a network's."""
-        below = _below(row.stack)
-        return any(_ENVIRONMENTS.search(one.file) or _NETWORKS.search(one.file) for one in below)
+        return any(
+            _ENVIRONMENTS.search(one.file) or _NETWORKS.search(one.file) for one in below(row.stack)
+        )
 
     @cached_property
     def _has_other_work(self) -> bool:
         """Whether a fifth of the time goes to steps and learning outside of evaluations."""
         outside = sum(
-            row.weight * row.sample.elapsed_ns
+            row.ns
             for row in self._rows
             if (row.stage in ("env", "act", "update") or self._is_core(row))
             and not any(kinds.is_evaluation(frame) for frame in row.stack.frames)
@@ -332,15 +318,15 @@ class _Sorter:
                 around = positions(outer)
                 if around:
                     return None, kinds.EVALUATION, around[0]
-        below = _below(stack)
+        inner = below(stack)
         is_blocked = row.sample.blocked_ns >= 0.5 * row.sample.elapsed_ns
-        kind = next((one for frame in below if (one := kinds.of_frame(frame))), None)
-        if any(kinds.is_of_tracebacks(frame) for frame in below) and self._is_core(row):
+        kind = next((one for frame in inner if (one := kinds.of_frame(frame))), None)
+        if any(kinds.is_of_tracebacks(frame) for frame in inner) and self._is_core(row):
             kind = kinds.DEBUG_MODE
         kind = kind or kinds.of_stage(row.stage)
         if kind is not None:
             return None, kind, None
-        if is_blocked and not any(_ENVIRONMENTS.search(one.file) for one in below):
+        if is_blocked and not any(_ENVIRONMENTS.search(one.file) for one in inner):
             wait = wait_of([row])
             is_parallel = wait in ("lock", "something") and self._is_core(row)
             if wait == "lock" and source.imports(chain[0].frame.file, "jax"):
@@ -350,17 +336,15 @@ class _Sorter:
         called = _called(chain[0])
         if called & source.compiled_names(chain[0].frame.file):
             return "networks", None, None
-        if below and kinds.is_eager(next((x for x in below if not _is_wrapping(x)), below[0])):
+        if inner and kinds.is_eager(next((x for x in inner if not _is_wrapping(x)), inner[0])):
             return None, kinds.EAGER, None
-        if any(_NETWORKS.search(one.file) for one in below):
-            if not is_blocked and _is_of_optimizer(below) and "deepcopy" in called:
-                return None, kinds.COPYING, None
-            if self._is_one_by_one(row, chain[0], below):
+        if any(_NETWORKS.search(one.file) for one in inner):
+            if self._is_one_by_one(chain[0], inner):
                 return None, kinds.ONE_BY_ONE, None
             return "networks", None, None
-        if any(_ENVIRONMENTS.search(one.file) for one in below):
+        if any(_ENVIRONMENTS.search(one.file) for one in inner):
             return "environments", None, None
-        if any(_WRAPPERS.search(one.file) for one in below):
+        if any(_WRAPPERS.search(one.file) for one in inner):
             return None, kinds.WRAPPERS, None
         own = self._own_environment(row, chain)
         if own is not None:
@@ -372,47 +356,44 @@ class _Sorter:
             if self._loop_around(chain[0]) is not None:
                 return None, kinds.PYTHON_LOOP, None
             return "environments", None, None
-        if any(_BUFFERS.search(one.file) for one in below):
+        if any(_BUFFERS.search(one.file) for one in inner):
             return "libraries", None, None
         is_trunk = self._passing.get(chain[0], 0.0) > _TRUNK * (self._whole - self._importing)
-        if below and (chain[0] in self._drives or is_trunk):
+        if inner and (chain[0] in self._drives or is_trunk):
             return "libraries", None, None
         file = chain[0].frame.file
         block = source.statement_at(file, chain[0].line)
-        is_plain = not below and source.is_plain_arithmetic(file, block)
+        is_plain = not inner and source.is_plain_arithmetic(file, block)
         if source.multiplies_matrices(file, block) or (
             is_plain and self._loop_around(chain[0]) is None
         ):
             return "arithmetic", None, None
         known = kinds.of_calls(called)
-        if known is kinds.FILES and any("/asyncio/" in frame.file for frame in below):
+        if known is kinds.FILES and any("/asyncio/" in frame.file for frame in inner):
             known = None  # a stream's `write`
         return None, known, None
 
-    def _is_one_by_one(self, row: Row, at: Position, below: tuple[Frame, ...]) -> bool:
+    def _is_one_by_one(self, at: Position, inner: tuple[Frame, ...]) -> bool:
         """Whether a network is asked in a loop that neither steps environments nor learns."""
-        if row.stage == "import" or any(_LEARNS.search(one.file) for one in below):
-            return False
-        loop = source.loop_around(at.frame.file, at.line)
+        file = at.frame.file
+        loop = source.own_loop_around(file, at.line)
         if loop is None or at.frame in self._trunk:
             return False
-        function = source.function_around(at.frame.file, at.line)
-        if loop.first < function.first or loop.last > function.last:
+        if any(_LEARNS.search(one.file) for one in inner):
             return False
-        if source.calls_what_it_goes_through(at.frame.file, loop):
-            return False
-        return loop not in self._busy_loops(at.frame.file)
+        return not source.calls_what_it_goes_through(file, loop) and loop not in self._busy_loops(
+            file
+        )
 
     def _busy_loops(self, file: str) -> set[source.Block]:
         """Loops of a file within which environments are stepped, or networks learn."""
         if file not in self._busy:
             busy: set[source.Block] = set()
             for row in self._rows:
-                below = _below(row.stack)
                 chain = positions(row.stack)
-                is_step = (
-                    any(_ENVIRONMENTS.search(one.file) or _LEARNS.search(one.file) for one in below)
-                    or row.stage == "env"
+                is_step = row.stage == "env" or any(
+                    _ENVIRONMENTS.search(one.file) or _LEARNS.search(one.file)
+                    for one in below(row.stack)
                 )
                 if is_step:
                     for one in chain:
@@ -437,7 +418,7 @@ class _Sorter:
         others: dict[Frame, list[Row]] = {}
         for row in self._rows:
             inherent, kind, at = self.nature(row)
-            ns = row.weight * row.sample.elapsed_ns
+            ns = row.ns
             if inherent == "starting":
                 self.start_ns += ns
             elif inherent is not None:
@@ -497,8 +478,7 @@ class _Sorter:
         return done
 
     def _is_own_work(self, cost: Cost) -> bool:
-        is_sure = cost.kind is not None and cost.kind.is_sure
-        if is_sure or self._has_core or cost.wait not in ("computing", "queued"):
+        if cost.is_sure or self._has_core or cost.wait not in ("computing", "queued"):
             return False
         return cost.function in self._trunk or any(
             row.stage in ("env", "act", "update") or stage_by_name(row.stack) != "other"
@@ -515,7 +495,7 @@ class _Sorter:
             at = [i for i, one in enumerate(chain) if one.frame == cost.function]
             if at and at[-1] + 1 < len(chain):
                 one = chain[at[-1] + 1]
-                found[one] = found.get(one, 0.0) + row.weight * row.sample.elapsed_ns
+                found[one] = found.get(one, 0.0) + row.ns
         caller = max(found, key=lambda one: found[one], default=None)
         return caller if caller is not None and found[caller] > 0.9 * cost.ns else None
 
@@ -536,12 +516,10 @@ class _Sorter:
         stands within another loop, or in a function that is not the program's trunk.
         """
         file, line = at.frame.file, at.line
-        loop = source.loop_around(file, line)
-        if loop is None or line not in source.function_around(file, line):
+        loop = source.own_loop_around(file, line)
+        if loop is None:
             return None
         function = source.function_around(file, line)
-        if loop.first < function.first or loop.last > function.last:
-            return None
         if any(one in loop for one in self._core_lines.get(file, ())) or source.awaits(file, loop):
             return None
         outer = source.loop_around(file, loop.first - 1)
@@ -556,7 +534,7 @@ class _Sorter:
         if key not in self._inside_loops:
             own = passing = 0.0
             for row in self._rows:
-                ns = row.weight * row.sample.elapsed_ns
+                ns = row.ns
                 for i, one in enumerate(positions(row.stack)):
                     if one.frame == frame and one.line in loop:
                         passing += ns
@@ -580,8 +558,7 @@ class _Sorter:
         for block, own in by_block.items():
             names = source.names_called(frame.file, self._dearest(own))
             kind = kinds.of_calls(names)
-            has_loop = block in loops
-            if has_loop:
+            if block in loops:
                 kind = kinds.PYTHON_LOOP
             elif kind is not None and kind.is_sure:
                 kind = None  # `nature` has looked at more than names
@@ -596,15 +573,14 @@ class _Sorter:
         if len(found) == 1 or largest.ns >= _DOMINANT * whole:
             # The rest of a small function belongs to what it is for.
             return found
-        block = source.function_around(frame.file, positions(rows[0].stack)[0].line)
         by_kind: dict[Kind, float] = {}
         for one in found:
             if one.kind is not None:
                 by_kind[one.kind] = by_kind.get(one.kind, 0.0) + one.ns
         known = max(by_kind, key=lambda one: by_kind[one], default=None)
         if sum(by_kind.values()) > 0.6 * whole:
-            return [Cost(known, frame, block, rows)]
-        return [Cost(None, frame, block, rows, is_spread=True)]
+            return [Cost(known, frame, function, rows)]
+        return [Cost(None, frame, function, rows, is_spread=True)]
 
     @staticmethod
     def _dearest(rows: list[Row]) -> source.Block:
@@ -613,7 +589,7 @@ class _Sorter:
         for row in rows:
             at = positions(row.stack)[0]
             block = source.statement_at(at.frame.file, at.line)
-            found[block] = found.get(block, 0.0) + row.weight * row.sample.elapsed_ns
+            found[block] = found.get(block, 0.0) + row.ns
         return max(found, key=lambda one: found[one])
 
 
@@ -625,7 +601,7 @@ def _without_interpreter(row: Row) -> Row:
     held = sample.waits.get("interpreter", 0)
     waits = {name: ns for name, ns in sample.waits.items() if name != "interpreter"}
     elapsed_ns, on_core_ns = max(0, sample.elapsed_ns - held), sample.on_core_ns
-    if any(_NETWORKS.search(frame.file) for frame in _below(row.stack)):
+    if any(_NETWORKS.search(frame.file) for frame in below(row.stack)):
         # torch's and XLA's own threads compute meanwhile.
         on_core_ns += waits.pop("lock", 0) + waits.pop("something", 0)
     return row._replace(
@@ -670,10 +646,6 @@ def _called(at: Position) -> frozenset[str]:
 def _is_wrapping(frame: Frame) -> bool:
     """Whether a function of JAX's only calls another one."""
     return frame.file.endswith(("traceback_util.py", "api_util.py", "/util.py", "config.py"))
-
-
-def _is_of_optimizer(below: tuple[Frame, ...]) -> bool:
-    return any("/torch/optim/" in one.file for one in below)
 
 
 @lru_cache(maxsize=65536)

@@ -30,7 +30,7 @@ _WAITS = re.compile(
 
 
 # What calls the function that a process or thread was given.
-STARTS = re.compile(r"/(multiprocessing|concurrent/futures)/|/threading\.py$")
+_STARTS = re.compile(r"/(multiprocessing|concurrent/futures)/|/threading\.py$")
 # Functions that Python makes of parts of a line.
 _PARTS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 # What a thread is blocked on while another one of the program may be at work for it. Others, as the
@@ -54,6 +54,11 @@ class Row(NamedTuple):
     leaf: Leaf
     weight: float
 
+    @property
+    def ns(self) -> float:
+        """Its time, of the whole program's."""
+        return self.weight * self.sample.elapsed_ns
+
 
 class Evidence:
     """A session's numbers, each worked out when it is first asked for."""
@@ -61,7 +66,7 @@ class Evidence:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.main = session.main
-        self._rows: dict[tuple[int, int], list[Row]] = {}
+        self._rows: dict[int, dict[int, list[Row]]] = {}
         self._purposes: dict[int, Purpose] = {}
 
     # --- time -------------------------------------------------------------------------------------
@@ -100,24 +105,19 @@ class Evidence:
 
     def rows_of(self, process: Process, thread: int | None = None) -> list[Row]:
         """Of a process's main thread, or of another one, with weight 1."""
-        thread = process.pid if thread is None else thread
-        key = process.pid, thread
-        if key not in self._rows:
+        if process.pid not in self._rows:
             stages = stage_by_key(process, by_name=False)
             leaves = [user_leaf(stack) if stack.frames else _NOWHERE for stack in process.stacks]
-            self._rows[key] = [
-                Row(
-                    process,
-                    sample,
-                    process.stacks[sample.stack],
-                    stages[sample.path, sample.stack],
-                    leaves[sample.stack],
-                    1.0,
-                )
-                for sample in process.samples
-                if sample.thread == thread and process.stacks[sample.stack].frames
-            ]
-        return self._rows[key]
+            # All threads at once: there may be a thousand.
+            by_thread: dict[int, list[Row]] = {}
+            for sample in process.samples:
+                stack = process.stacks[sample.stack]
+                if stack.frames:
+                    stage = stages[sample.path, sample.stack]
+                    row = Row(process, sample, stack, stage, leaves[sample.stack], 1.0)
+                    by_thread.setdefault(sample.thread, []).append(row)
+            self._rows[process.pid] = by_thread
+        return self._rows[process.pid].get(process.pid if thread is None else thread, [])
 
     def waited_ns(self, process: Process) -> int:
         """How long a main thread was blocked by others."""
@@ -260,6 +260,20 @@ class Position(NamedTuple):
     line: int
 
 
+def given_at(stack: Stack) -> int:
+    """The innermost frame that calls what a process or thread was given; −1: there is none."""
+    calls = (i for i, frame in enumerate(stack.frames) if _STARTS.search(frame.file))
+    return max(calls, default=-1)
+
+
+@lru_cache(maxsize=65536)
+def below(stack: Stack) -> tuple[Frame, ...]:
+    """The library's frames below the innermost one of the user's, from the outermost in."""
+    frames = stack.frames
+    last = max((i for i, frame in enumerate(frames) if not is_library(frame)), default=-1)
+    return frames[last + 1 :]
+
+
 @lru_cache(maxsize=65536)
 def positions(stack: Stack) -> tuple[Position, ...]:
     """The user's lines of a stack, from the innermost out.
@@ -268,7 +282,7 @@ def positions(stack: Stack) -> tuple[Position, ...]:
     the outermost: below it, a fork has its parent's.
     """
     frames = stack.frames
-    begin = max((i for i, frame in enumerate(frames) if STARTS.search(frame.file)), default=-1)
+    begin = given_at(stack)
     if all(map(is_library, frames[begin + 1 :])):
         begin = -1
     own = [
@@ -294,7 +308,7 @@ def spent(rows: Iterable[Row]) -> Spent:
     samples = 0
     for row in rows:
         sample = row.sample
-        ns += row.weight * sample.elapsed_ns
+        ns += row.ns
         on_core += row.weight * sample.on_core_ns
         queued += row.weight * sample.queued_ns
         samples += sample.count

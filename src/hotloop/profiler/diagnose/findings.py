@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hotloop.profiler.diagnose.costs import Cost, Costs
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
-from hotloop.profiler.diagnose.evidence import Evidence, place, short
-from hotloop.profiler.session import is_library
+from hotloop.profiler.diagnose.evidence import Evidence, below, place, short
 
 # Of the loop: a cost that has a name is worth a word from here on, one without from there.
 NAMED, NAMELESS = 0.1, 0.15
@@ -16,24 +15,22 @@ SPREAD = 0.3
 
 def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
     """All costs that are worth a word."""
-    return [_told(evidence, costs, cost) for cost in costs.costs if _is_worth_it(cost, costs)]
+    found: list[Diagnosis] = []
+    for cost in costs.costs:
+        if cost.ns >= NAMED * costs.loop_ns:  # the least that any is worth one from
+            pace = costs.pace(cost)
+            is_claimed = not cost.is_spread and not (cost.is_own_work and pace != "growing")
+            # What comes once, a program that runs longer has no more of.
+            least = NAMED if cost.is_sure else NAMELESS
+            if cost.ns >= (least if is_claimed and pace != "once" else SPREAD) * costs.loop_ns:
+                found.append(_told(evidence, costs, cost, pace, is_claimed=is_claimed))
+    return found
 
 
-def _is_worth_it(cost: Cost, costs: Costs) -> bool:
-    share = cost.ns / costs.loop_ns
-    if cost.is_spread:
-        return share >= SPREAD
-    if cost.is_own_work and costs.pace(cost) != "growing":
-        return share >= SPREAD
-    if costs.pace(cost) == "once":
-        return share >= SPREAD  # a program that runs longer has no more of it
-    is_sure = cost.kind is not None and cost.kind.is_sure
-    return share >= (NAMED if is_sure else NAMELESS)
-
-
-def _told(evidence: Evidence, costs: Costs, cost: Cost) -> Diagnosis:
-    dearest = cost.places[0]
-    pace, wait = costs.pace(cost), cost.wait
+def _told(
+    evidence: Evidence, costs: Costs, cost: Cost, pace: str, *, is_claimed: bool
+) -> Diagnosis:
+    dearest, wait = cost.places[0], cost.wait
     share = evidence.share(cost.ns)
     kind = cost.kind
     callee = _callee(cost)
@@ -45,7 +42,7 @@ def _told(evidence: Evidence, costs: Costs, cost: Cost) -> Diagnosis:
         + (f", in {callee}" if callee else ""),
         f"if it vanished, {left_s:.1f} s of {evidence.whole_ns / 1e9:.1f} s would be left",
     ]
-    if cost.is_spread or (cost.is_own_work and pace != "growing"):
+    if not is_claimed:
         over = ", over all of its lines" if cost.is_spread else f", most of it at {where}"
         return Diagnosis(
             UNNAMED,
@@ -79,18 +76,15 @@ def _callee(cost: Cost) -> str:
     """The library's public function that most of a cost is in, below the user's line."""
     found: dict[str, float] = {}
     for row in cost.rows:
-        frames = row.stack.frames
-        last = max((i for i, frame in enumerate(frames) if not is_library(frame)), default=-1)
-        for frame in frames[last + 1 :]:
+        for frame in below(row.stack):
             name = frame.function.rpartition(".")[2]
             if name.startswith(("_", "<")):
                 continue
             told = f"{_module(frame.file)}.{frame.function}"
-            found[told] = found.get(told, 0.0) + row.weight * row.sample.elapsed_ns
+            found[told] = found.get(told, 0.0) + row.ns
             break
-    whole = sum(row.weight * row.sample.elapsed_ns for row in cost.rows)
     best = max(found, key=lambda one: found[one], default="")
-    return best if best and found[best] > 0.5 * whole else ""
+    return best if best and found[best] > 0.5 * cost.ns else ""
 
 
 def _module(file: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
-    STARTS,
     Evidence,
     Row,
     by_line,
+    given_at,
     places_of,
     short,
     spent,
@@ -140,10 +140,9 @@ def slow_argmax(evidence: Evidence) -> Diagnosis | None:
         # Queued for a core it would run, too; asleep it waits for something.
         at_work = numbers.on_core_ns + numbers.queued_ns
         share = evidence.share(at_work)
-        if source.is_argmax(function) and share > _WORTH:
-            one = _argmax(evidence, frame, own, at_work)
-        else:
+        if not source.is_argmax(function) or share <= _WORTH:
             continue
+        one = _argmax(evidence, frame, own, at_work)
         if best is None or one.saved * one.confidence > best.saved * best.confidence:
             best = one
     return best
@@ -165,9 +164,8 @@ def _outermost(row: Row) -> Frame | None:
 
     A forked worker's stack has its parent's below what it was given.
     """
-    frames = row.stack.frames
-    begin = max((i for i, frame in enumerate(frames) if STARTS.search(frame.file)), default=-1)
-    users = [frame for frame in frames[begin + 1 :] if not is_library(frame)]
+    given = row.stack.frames[given_at(row.stack) + 1 :]
+    users = [frame for frame in given if not is_library(frame)]
     return users[0] if users else None
 
 

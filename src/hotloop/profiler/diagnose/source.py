@@ -8,6 +8,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from hotloop.profiler.session.syntax import parsed
+
 _LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception", "log", "trace"}
 # Where the host waits for a device, or takes single numbers out of tensors.
 _SYNC_METHODS = {"item", "cpu", "numpy", "tolist"}
@@ -45,15 +47,6 @@ _AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuff
 _EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
 
 
-@lru_cache(maxsize=256)
-def _tree(file: str) -> ast.Module | None:
-    """A file's syntax; None: it is not there, or is no Python."""
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return None
-
-
 class Block(NamedTuple):
     """First and last line of a statement, loop or function, both its own."""
 
@@ -81,7 +74,7 @@ _COMPOUND = (
 def statements(file: str) -> dict[int, Block]:
     """The simple statement that each line is of; of a compound one, its head alone."""
     found: dict[int, Block] = {}
-    tree = _tree(file)
+    tree = parsed(file)
     for node in ast.walk(tree) if tree else ():
         if not isinstance(node, ast.stmt):
             continue
@@ -116,18 +109,6 @@ def names_called(file: str, block: Block) -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
-def keywords_called(file: str, block: Block) -> frozenset[str]:
-    """The keywords of all calls within some lines."""
-    return frozenset(
-        one.arg
-        for node in _calls(file)
-        if block.first <= node.lineno <= block.last
-        for one in node.keywords
-        if one.arg
-    )
-
-
-@lru_cache(maxsize=4096)
 def is_plain_arithmetic(file: str, block: Block) -> bool:
     """Whether some lines assign what numbers and elements make, and call next to nothing."""
     assigns = any(
@@ -142,12 +123,12 @@ def multiplies_matrices(file: str, block: Block) -> bool:
     """Whether some lines hold `@`, or a call that is one: those are arithmetic's own time."""
     if names_called(file, block) & _PRODUCTS:
         return True
-    tree = _tree(file)
+    tree = parsed(file)
     return any(
-        isinstance(node, ast.MatMult)
-        for outer in (ast.walk(tree) if tree else ())
-        if isinstance(outer, ast.BinOp | ast.AugAssign) and outer.lineno in block
-        for node in (outer.op,)
+        isinstance(node, ast.BinOp | ast.AugAssign)
+        and isinstance(node.op, ast.MatMult)
+        and node.lineno in block
+        for node in (ast.walk(tree) if tree else ())
     )
 
 
@@ -165,7 +146,7 @@ def line_calling(file: str, names: frozenset[str]) -> int:
 @lru_cache(maxsize=256)
 def compiled_names(file: str) -> frozenset[str]:
     """Functions that a file has compiled: decorated with `jax.jit` or the like, or made by it."""
-    tree = _tree(file)
+    tree = parsed(file)
     found: set[str] = set()
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.FunctionDef):
@@ -184,7 +165,7 @@ def compiled_names(file: str) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def functions(file: str) -> tuple[tuple[Block, str], ...]:
     """All functions of a file with their names, the shortest first."""
-    tree = _tree(file)
+    tree = parsed(file)
     found = [
         (Block(node.lineno, node.end_lineno or node.lineno), getattr(node, "name", "<lambda>"))
         for node in (ast.walk(tree) if tree else ())
@@ -277,7 +258,7 @@ def sync_lines(file: str) -> dict[int, str]:
 @lru_cache(maxsize=256)
 def imports(file: str, library: str) -> bool:
     """Whether a file imports a library."""
-    tree = _tree(file)
+    tree = parsed(file)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -297,7 +278,7 @@ def handles_tensors(file: str, line: int) -> bool:
     It names torch, or takes attributes that only tensors have: a loop over a list of Python's, in a
     file that imports torch for something else, is none over tensors.
     """
-    tree = _tree(file)
+    tree = parsed(file)
     if tree is None or not imports(file, "torch"):
         return False
     functions = [
@@ -321,7 +302,7 @@ def handles_tensors(file: str, line: int) -> bool:
 @lru_cache(maxsize=256)
 def _loops(file: str) -> tuple[Block, ...]:
     """All loops and comprehensions of a file, the shortest first."""
-    tree = _tree(file)
+    tree = parsed(file)
     return tuple(
         sorted(
             (
@@ -338,7 +319,7 @@ def _loops(file: str) -> tuple[Block, ...]:
 def calls_what_it_goes_through(file: str, loop: Block) -> bool:
     """Whether a loop calls its own elements: of networks, and not of states."""
     called = names_called(file, loop)
-    tree = _tree(file)
+    tree = parsed(file)
     for node in ast.walk(tree) if tree else ():
         targets = (
             [one.target for one in node.generators]
@@ -357,7 +338,7 @@ def calls_what_it_goes_through(file: str, loop: Block) -> bool:
 @lru_cache(maxsize=4096)
 def awaits(file: str, block: Block) -> bool:
     """Whether anything is awaited within some lines."""
-    tree = _tree(file)
+    tree = parsed(file)
     nodes = ast.walk(tree) if tree else ()
     return any(isinstance(node, ast.Await) and node.lineno in block for node in nodes)
 
@@ -372,9 +353,16 @@ def loop_around(file: str, line: int) -> Block | None:
     return next((loop for loop in _loops(file) if loop.first <= line <= loop.last), None)
 
 
+def own_loop_around(file: str, line: int) -> Block | None:
+    """The innermost loop that a line is in, if it stands in the same function."""
+    loop, function = loop_around(file, line), function_around(file, line)
+    is_own = loop is not None and loop.first >= function.first and loop.last <= function.last
+    return loop if is_own else None
+
+
 def function_at(file: str, first_line: int) -> ast.FunctionDef | None:
     """The function whose code begins at a line: its own, or that of its first decorator."""
-    tree = _tree(file)
+    tree = parsed(file)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.FunctionDef):
             begins = min([node.lineno, *(one.lineno for one in node.decorator_list)])
@@ -395,14 +383,14 @@ def is_argmax(function: ast.FunctionDef) -> bool:
 
 @lru_cache(maxsize=256)
 def _assignments(file: str) -> tuple[ast.AST, ...]:
-    tree = _tree(file)
+    tree = parsed(file)
     kinds = ast.Assign | ast.AugAssign | ast.AnnAssign
     return tuple(node for node in ast.walk(tree) if isinstance(node, kinds)) if tree else ()
 
 
 @lru_cache(maxsize=256)
 def _calls(file: str) -> tuple[ast.Call, ...]:
-    tree = _tree(file)
+    tree = parsed(file)
     return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Call)) if tree else ()
 
 

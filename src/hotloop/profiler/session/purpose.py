@@ -20,10 +20,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from hotloop.profiler.session import Frame, Stack, is_library
+from hotloop.profiler.session.syntax import parsed
 
 _LOGS = {"log", "debug", "info", "warning", "error", "add_histogram", "add_text", "record", "dump"}
 _BLOCKS = (ast.For, ast.While, ast.With, ast.If, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -117,7 +117,7 @@ class Purpose:
 @lru_cache(maxsize=256)
 def _acting_lines(file: str, env_lines: frozenset[int]) -> frozenset[int]:
     """Lines that make the arguments of the steps that were seen at some lines."""
-    tree = _parsed(file)
+    tree = parsed(file)
     if tree is None or not env_lines:
         return frozenset()
     found: set[int] = set()
@@ -173,14 +173,6 @@ def _targets(node: ast.expr) -> set[str]:
     return {ast.unparse(node)} if isinstance(node, (ast.Name, ast.Attribute)) else set()
 
 
-@lru_cache(maxsize=256)
-def _parsed(file: str) -> ast.Module | None:
-    try:
-        return ast.parse(Path(file).read_bytes())
-    except (OSError, ValueError, SyntaxError):
-        return None
-
-
 class _Lines(NamedTuple):
     """Lines of a file: of statements that log or print, and that assign elements."""
 
@@ -192,7 +184,7 @@ class _Lines(NamedTuple):
 def _lines_of(file: str) -> _Lines:
     logging: set[int] = set()
     storing: set[int] = set()
-    tree = _parsed(file)
+    tree = parsed(file)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             function = node.value.func
@@ -213,7 +205,7 @@ def _blocks(file: str, line: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=256)
 def _all_blocks(file: str) -> tuple[tuple[int, int], ...]:
-    tree = _parsed(file)
+    tree = parsed(file)
     if tree is None:
         return ((0, 2**31),)
     found: list[tuple[int, int]] = []
