@@ -5,6 +5,10 @@ VENV ?= .venv
 # What is installed: the source tree, or a wheel (`make test INSTALL=dist/hotloop-….whl`).
 INSTALL ?= -e .
 EXTRAS ?= train,mujoco,dev
+# Processes that run the tests; 0: one after another.
+JOBS ?= auto
+# More of pytest's options: --no-skips fails what is skipped for no reason on tests/conftest.py's list.
+OPTIONS ?=
 BIN := $(VENV)/bin
 DEMO := runs/demo
 # What trainings are measured against; sbx needs Python 3.11.
@@ -20,7 +24,7 @@ ifeq ($(shell command -v $(PYTHON)),)
 PYTHON := python3
 endif
 
-.PHONY: demo test test-slow test-faults test-all lint bench wheel clean
+.PHONY: demo test test-quick test-slow test-faults test-all lint bench wheel clean
 
 # Train CartPole, look at the curve and at where the time went, play 100 episodes.
 demo: $(VENV)/installed
@@ -31,11 +35,16 @@ demo: $(VENV)/installed
 
 # Everything but the tests marked slow: some minutes.
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -m "not slow and not gpu and not faults"
+	$(BIN)/python -m pytest $(OPTIONS) -n $(JOBS) --dist worksteal \
+		-m "not slow and not gpu and not faults"
+
+# What takes a moment, for while one works; `make test OPTIONS=--note-long-ones` notes what does not.
+test-quick: $(VENV)/installed
+	$(BIN)/python -m pytest --quick -q -n $(JOBS) -m "not slow and not gpu and not faults"
 
 # Whole trainings, five seeds each.
 test-slow: $(VENV)/installed
-	$(BIN)/python -m pytest -m "slow and not gpu and not faults"
+	$(BIN)/python -m pytest $(OPTIONS) -m "slow and not gpu and not faults"
 
 # Kills, full disks, damaged files (docs/faults.md): twenty minutes at most. Disks are mounted in a
 # namespace of its own where that is allowed, and left out where nothing is.
@@ -50,30 +59,14 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python bench/imports.py
+	$(BIN)/python -m bench imports
 
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt $(TRAIN_PEERS) $(REPLAY_PEERS) \
 		$(BANDIT_PEERS)
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps tianshou SMPyBandits
-	$(BIN)/python -m bench timing
-	$(BIN)/python -m bench train --env-id CartPole-v1
-	$(BIN)/python -m bench train --env-id CartPole-v1 --repeats 3 --compile auto --cold
-	$(BIN)/python -m bench train --env-id CartPole-v1 --repeats 2 --compile on --cold
-	$(BIN)/python -m bench train --env-id HalfCheetah-v5 --timesteps 40960 --repeats 3
-	$(BIN)/python -m bench curves --env-id HalfCheetah-v5 --timesteps 200000 --seeds 20
-	$(BIN)/python -m bench train --algorithm sac --against sb3 sbx
-	$(BIN)/python -m bench train --algorithm td3 --against sb3 sbx
-	$(BIN)/python -m bench train --algorithm dqn --against sb3 sbx
-	$(BIN)/python -m bench curves --algorithm sac --timesteps 100000 --seeds 5 --peer
-	$(BIN)/python -m bench curves --algorithm td3 --timesteps 100000 --seeds 5 --peer
-	$(BIN)/python -m bench curves --algorithm dqn --timesteps 100000 --seeds 5 --peer
-	$(BIN)/python -m bench learning
-	$(BIN)/python -m bench replay
-	$(BIN)/python -m bench replay-share
-	$(BIN)/python -m bench replay-learning
-	$(BIN)/python -m bench bandit
+	$(BIN)/python -m bench all
 
 wheel: $(VENV)/installed
 	rm -rf dist

@@ -1,4 +1,4 @@
-"""Where results are kept, and what every result says of the machine that it comes from."""
+"""Results: where they are kept, and what each says of the machine that it comes from."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import json
 import os
 import platform
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "bench" / "results"
+DOCS = ROOT / "docs"
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, date and versions."""
+    """Return the processor, cores, date and versions."""
     model = platform.processor() or "unknown"
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
         model = names[0] if names else model
-    versions = {"python": platform.python_version()}
     libraries = ("hotloop", "numpy", "torch", "gymnasium", "stable_baselines3", "sbx-rl", "jax")
-    for library in libraries:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[library] = importlib.metadata.version(library)
+    versions = {"python": platform.python_version(), **versions_of(libraries)}
     return {
         "processor": model,
         "cores": os.cpu_count(),
@@ -33,8 +33,30 @@ def machine() -> dict[str, Any]:
     }
 
 
-def save(name: str, result: dict[str, Any]) -> Path:
-    """Write `bench/results/<name>.json`, with the machine's description."""
+def versions_of(libraries: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those that are installed."""
+    versions: dict[str, str] = {}
+    for library in libraries:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[library] = importlib.metadata.version(library)
+    return versions
+
+
+def file_name(env_id: str) -> str:
+    """Return an environment's id as a part of a file's name: `ALE-Pong-v5`."""
+    return env_id.rpartition(":")[2].replace("/", "-")
+
+
+def save(name: str, result: dict[str, Any], *, peers: Sequence[str] = ()) -> Path:
+    """Write `bench/results/<name>.json`, with the machine's description.
+
+    Args:
+        name: the result's.
+        result: what was measured.
+        peers: more libraries whose versions are kept with it.
+    """
+    if peers:
+        result = {"peers_versions": versions_of(peers), **result}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     # A line for each entry: episodes one by one would make most of a file of their line ends.

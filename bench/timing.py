@@ -1,4 +1,4 @@
-"""What one span costs, beside other ways to time a scope.
+"""Cost of one span, beside other ways to time a scope.
 
     python -m bench timing
 
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench import storage
+from bench.markdown import table
 
 LOOPS, REPEATS = 50_000, 9
 
@@ -115,9 +116,19 @@ def measure(way: str) -> float | None:
 
 def _in_process(way: str) -> float | None:
     env = {k: v for k, v in os.environ.items() if k != "HOTLOOP_PURE_TIMING"} | WAYS[way][2]
-    command = [sys.executable, "-m", "bench.timing", "--measure", way]
+    command = [sys.executable, "-m", "bench", "timing", "--measure", way]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def timing_table() -> str:
+    """One row for each way to time a scope."""
+    rows = [["one scope", "ns, median of rounds (range)"]]
+    for way in storage.load("timing")["ways"].values():
+        if way["ns"] is not None:
+            spread = f"{way['min_ns']:,.0f}–{way['max_ns']:,.0f}"
+            rows.append([way["about"], f"{way['ns']:,.0f} ({spread})"])
+    return table(*rows)
 
 
 def main() -> int:
@@ -158,7 +169,3 @@ def main() -> int:
     )
     print(f"stored: {path.relative_to(storage.RESULTS.parent.parent)}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,10 +9,10 @@ import re
 import numpy as np
 import pytest
 
-from bench.corpus import plant
-from bench.corpus.cause import causes
-from bench.corpus.score import score
-from bench.corpus.template import MARKER, programs
+from bench.profiler.corpus import plant
+from bench.profiler.corpus.cause import causes
+from bench.profiler.corpus.score import score
+from bench.profiler.corpus.template import MARKER, programs
 
 TELLING = re.compile(r"planted|slow|cause|#:", re.IGNORECASE)
 

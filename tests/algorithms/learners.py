@@ -66,7 +66,7 @@ def assert_comes_back(algorithm: OffPolicy, action_spec, make_batch, **options):
     kept = {name: array.copy() for name, array in arrays.items()}
     snapshot = ours.learner.kept(ours.learner.publish(3))
     other = make_learning(algorithm, action_spec, **{**options, "seed": 9})
-    other.learner.load(arrays, random, 3)
+    other.learner.load(arrays, random, 3, {})
     for name, array in snapshot.params.items():
         np.testing.assert_array_equal(other.learner.publish(3).params[name], array, name)
     for k in range(3, 9):

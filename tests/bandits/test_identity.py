@@ -239,7 +239,7 @@ class Slow:
         pass
 
 
-@pytest.mark.filterwarnings("ignore::hotloop.bandits.own.BanditSpeedWarning")
+@pytest.mark.filterwarnings("ignore::hotloop.bandits.plain.BanditSpeedWarning")
 def test_progress_of_plain_python_is_told_within_a_chunk():
     told = []
     options = {"num_runs": 2, "num_steps": 8, "on_progress": lambda played, _: told.append(played)}

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-from hotloop import kernel
 from hotloop.bandits import (
     MOSS,
     UCB,
@@ -21,6 +20,7 @@ from hotloop.bandits import (
     run,
 )
 from hotloop.errors import ConfigError
+from hotloop.system import memory
 
 MEASURE = """
 import re
@@ -90,14 +90,14 @@ def test_a_million_runs_within_200_mib():
 
 @pytest.mark.parametrize("agent", [UCB(), UCB1(), MOSS()])
 def test_tables_that_do_not_fit_are_refused(monkeypatch, agent):
-    monkeypatch.setattr(kernel, "available_memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**30)
     message = r"^tables for 1,000,000,00\d steps take at least 3.7 GiB, and 1.0 GiB are free: lower"
     with pytest.raises(ConfigError, match=message):
         run(agent, num_runs=1, num_steps=10**9)
 
 
 def test_curves_that_do_not_fit_are_refused(monkeypatch):
-    monkeypatch.setattr(kernel, "available_memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**30)
     for more in ({}, {"arm_shares": True, "num_steps": 10**7}):
         options = {"num_steps": 10**8, "steps_per_point": 1, **more}
         with pytest.raises(ConfigError, match=r"points take at least .* raise `steps_per_point`"):

@@ -64,7 +64,10 @@ def test_the_table_of_presets_is_what_there_is():
     there = [
         [
             f"{name}, {env_id}",
-            ", ".join(f"`{option}` {value}" for option, value in preset.items()),
+            ", ".join(
+                f"`{option}` {'cores, 4 at most' if option == 'torch_threads' else value}"
+                for option, value in preset.items()
+            ),
         ]
         for name, algorithm in ALGORITHMS.items()
         for env_id, preset in algorithm.presets.items()

@@ -15,7 +15,7 @@ import pytest
 
 from hotloop.cli import main
 from hotloop.cli.live import LiveLine
-from hotloop.cli.signals import Ended, end_once
+from hotloop.system.signals import Ended, end_once
 from tests.cli.test_cli import report_at
 from tests.runs.made import make_run
 
@@ -204,6 +204,7 @@ def test_a_curve_that_can_not_be_drawn_leaves_the_rest(tmp_path, monkeypatch, ca
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("hotloop.runs.plots.learning_curve", fail)
+    monkeypatch.setattr("hotloop.cli.drawing.Drawing.prepare", lambda *_: None)
     args = ["train", "ppo", *shlex.split(SHORT), "--run-dir", str(tmp_path / "run")]
     assert main(args) == 0
     captured = capsys.readouterr()

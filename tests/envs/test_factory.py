@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from hotloop import kernel
 from hotloop.envs import make_env, make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, UnknownNameError
+from hotloop.system import memory, processes
 from tests.envs.toy import CountingEnv, FailingEnv, numbered
 
 TOY = "tests.envs.toy"
@@ -247,8 +247,8 @@ def test_more_environments_than_fit_are_refused_before_they_are_made(monkeypatch
         made.append(CountingEnv())
         return made[-1]
 
-    monkeypatch.setattr(kernel, "resident_bytes", lambda: len(made) * 2**20)
-    monkeypatch.setattr(kernel, "available_memory", lambda: 100 * 2**20)
+    monkeypatch.setattr(processes, "resident_bytes", lambda: len(made) * 2**20)
+    monkeypatch.setattr(memory, "available_memory", lambda: 100 * 2**20)
     message = rf"^{num_envs:,} environments take at least .* and 100 MiB are free: lower `num_envs`"
     with pytest.raises(ConfigError, match=message):
         make_vec(make, num_envs)
@@ -260,6 +260,6 @@ def test_more_environments_than_fit_are_refused_before_they_are_made(monkeypatch
 
 def test_small_environments_are_not_counted_by_what_else_the_process_took(monkeypatch):
     sizes = iter(range(0, 2**23, 2**19))
-    monkeypatch.setattr(kernel, "resident_bytes", lambda: next(sizes))
-    monkeypatch.setattr(kernel, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(processes, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**20)
     make_vec(CountingEnv, 200).close()

@@ -95,11 +95,33 @@ def test_what_does_not_repeat_itself_begins_its_next_episode(how):
     np.testing.assert_array_equal(obs, fresh)
 
 
-def test_vector_environments_begin_their_next_episodes():
+def test_vector_environments_that_take_seeds_go_on():
     def factory():
         return gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode="sync")
 
     old, new = (make_vec(factory, NUM_ENVS, seed=7) for _ in range(2))
+    assert old.can_replay
+    last, episodes = play(old, 50, np.random.default_rng(0))
+    obs, restarted_envs = new.resume(episodes)
+    assert restarted_envs == []
+    assert new.running() == old.running()
+    np.testing.assert_array_equal(obs, last)
+    for _ in range(60):
+        one, other = (envs.step(np.ones(NUM_ENVS, np.int64)) for envs in (old, new))
+        np.testing.assert_array_equal(one.obs, other.obs)
+
+
+def test_other_vector_environments_begin_their_next_episodes():
+    def factory():
+        return gymnasium.make_vec(
+            "CartPole-v1",
+            NUM_ENVS,
+            vectorization_mode="sync",
+            vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP},
+        )
+
+    old, new = (make_vec(factory, NUM_ENVS, seed=7) for _ in range(2))
+    assert not old.can_replay
     _, episodes = play(old, 50, np.random.default_rng(0))
     obs, restarted_envs = new.resume(episodes)
     assert restarted_envs == [0, 1, 2]

@@ -24,6 +24,7 @@ SEED = int(os.environ.get("HOTLOOP_FAULTS_SEED", "1"))
 SCALE = float(os.environ.get("HOTLOOP_FAULTS_SCALE", "1"))
 JOBS = len(os.sched_getaffinity(0))
 LONG_S = 60.0
+_PROGRAM = b"hotloop.rollouts.workers.worker"  # that a worker runs
 
 Place = TypeVar("Place")
 
@@ -255,7 +256,7 @@ def workers_of(pid: int) -> list[int]:
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, path.read_text().split()):
-                if b"hotloop.rollouts.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if _PROGRAM in Path(f"/proc/{child}/cmdline").read_bytes():
                     found += [child] if is_alive(child) else []
     return sorted(found)
 

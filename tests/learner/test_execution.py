@@ -10,7 +10,7 @@ import torch
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError
 from hotloop.learner import Choice, Execution, HyperParameters, choose
-from hotloop.learner.execution import _DirectGraph
+from hotloop.learner.artefacts import Artefact, Unpackable
 from hotloop.learner.updates import BoundUpdate
 from hotloop.ops.activations import rational_tanh, tanh
 from hotloop.ops.schedules import linear
@@ -25,9 +25,11 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 def test_the_choice_weighs_the_work_ahead(monkeypatch):
     few = choose("auto", num_calls=5_000, flop_per_call=1e7)
     many = choose("auto", num_calls=100_000, flop_per_call=1e7)
-    heavy = choose("auto", num_calls=5_000, flop_per_call=1e9)
+    heavy = choose("auto", num_calls=5_000, flop_per_call=2e9)
     assert (few.is_compiled, many.is_compiled, heavy.is_compiled) == (False, True, True)
-    assert few.reason.startswith("eager: compiling takes about 15 s")
+    assert few.reason.startswith(
+        "eager, unless an earlier run has compiled it: compiling takes about 20 s once"
+    )
     assert "would save about 89 s of 100,000 updates" in many.reason
     assert not choose("off", num_calls=10**9, flop_per_call=1e9).is_compiled
     assert choose("on", num_calls=1, flop_per_call=1).is_compiled
@@ -109,7 +111,7 @@ def test_eager_and_compiled_agree_after_100_updates(action_spec, options):
     assert compiled.adam.step.item() == eager.adam.step.item() > 0
     execution = fast.execution
     assert execution.num_recompilations == 0
-    assert execution.compile_s > 0.1
+    assert execution.compile_s > 0
     assert "asked; compiling took" in execution.summary()
     assert "over 100 updates, 0 recompilations" in execution.summary()
     assert slow.execution.summary() == "update: "
@@ -155,11 +157,15 @@ class Pair:
 
 
 @needs_compiler
-@pytest.mark.parametrize("release", ["this", "another"])
-def test_inputs_find_their_places(monkeypatch, release):
-    """However the compiler orders them; also where a release has no such compiler to be called."""
-    if release == "another":
-        monkeypatch.setattr("hotloop.learner.execution._DirectGraph", None)
+@pytest.mark.parametrize("is_packable", [True, False])
+def test_inputs_find_their_places(monkeypatch, is_packable):
+    """However the compiler orders them; also where an update can't be packaged."""
+
+    def fail(*args):
+        raise Unpackable
+
+    if not is_packable:
+        monkeypatch.setattr("hotloop.learner.artefacts.record", fail)
     constant = torch.tensor([100.0, 200.0])
 
     def update(state, x, rest):
@@ -205,7 +211,7 @@ def test_an_update_may_give_a_tuple():
         assert difference.tolist() == [k + 2.0, 3.0]
     assert pairs[0].first == pairs[1].first == 3 + 4 + 5 + 6 - 4
     (graph,) = fast._graphs.values()
-    assert isinstance(graph, _DirectGraph)
+    assert isinstance(graph, Artefact)
     assert fast.num_recompilations == 0
 
 
@@ -222,13 +228,18 @@ def test_a_tensor_that_is_passed_twice_is_two(monkeypatch):
 
 
 @needs_compiler
-def test_a_process_may_compile_as_often_as_it_likes():
+def test_a_process_may_compile_as_often_as_it_likes(monkeypatch):
+    """Also such as can't be packaged, of which torch counts how often."""
+
+    def fail(*args):
+        raise Unpackable
+
+    monkeypatch.setattr("hotloop.learner.artefacts.record", fail)
     with torch._dynamo.config.patch(recompile_limit=2):
         for _ in range(4):
             execution = Execution(partial(double), Choice(True, ""))
             assert execution(torch.ones(2), torch.ones(3)) == 3.0
-            (graph,) = execution._graphs.values()
-            assert isinstance(graph, _DirectGraph)  # not the slower way that is left
+            assert execution.choice.is_compiled
 
 
 @needs_compiler

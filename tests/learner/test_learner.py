@@ -140,7 +140,7 @@ def test_a_checkpoint_is_what_was_when_it_was_asked_for():
     assert arrays["state.params"][0] == 0.25
     assert arrays["state.seen"] == 3
     params = other.state.params
-    other.load(arrays, random, num_updates)
+    other.load(arrays, random, num_updates, {})
     assert other.state.params is params
     other.update(BATCH)
     assert other.num_updates == ours.num_updates == 4
@@ -149,7 +149,7 @@ def test_a_checkpoint_is_what_was_when_it_was_asked_for():
     assert other.random_state() == ours.random_state()
     assert other.random_state()["device"] is None
     with pytest.raises(CheckpointError, match=r"`state\.seen` must have shape \(\), it is missing"):
-        other.load({"state.params": arrays["state.params"]}, random, 3)
+        other.load({"state.params": arrays["state.params"]}, random, 3, {})
 
 
 def test_what_is_not_finite_is_named():

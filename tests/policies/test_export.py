@@ -141,7 +141,7 @@ def test_onnx_gives_what_the_policy_gives(tmp_path, case):
     ],
 )
 def test_modules_of_the_users_own_become_onnx(tmp_path, obs_space, action_space, module, is_scaled):
-    network = actor_critic(specs(obs_space, action_space), module=module)
+    network = actor_critic(specs(obs_space, action_space), network=module)
     snapshot = snapshot_of(network, is_scaled=is_scaled)
     (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
     check_onnx(network, snapshot, path)
@@ -151,7 +151,7 @@ def test_modules_of_the_users_own_become_onnx(tmp_path, obs_space, action_space,
     ("kind", "action_space"), [("squashed_gaussian", BOUNDED), ("greedy", DISCRETE)]
 )
 def test_actors_of_the_users_own_become_onnx(tmp_path, kind, action_space):
-    network = actor(specs(MATRIX_OBS, action_space), kind, module=ActorNet)
+    network = actor(specs(MATRIX_OBS, action_space), kind, network=ActorNet)
     snapshot = snapshot_of(network)
     (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
     check_onnx(network, snapshot, path)
@@ -176,7 +176,7 @@ class CountsRows(Net):
 
 @pytest.mark.parametrize("module", [Branches, CountsRows])
 def test_a_module_that_cannot_be_traced_is_one_error(capfd, tmp_path, module):
-    network = actor_critic(specs(PLAIN_OBS, DISCRETE), module=module)
+    network = actor_critic(specs(PLAIN_OBS, DISCRETE), network=module)
     path = tmp_path / "policy.onnx"
     with pytest.raises(ConfigError, match=f"{module.__name__}' can't become an ONNX graph") as told:
         export_onnx(network, snapshot_of(network), path)
@@ -252,7 +252,7 @@ def test_numpy_gives_what_the_policy_gives(tmp_path, case):
 
 
 def test_numpy_refuses_a_module_of_the_users_own(tmp_path):
-    network = actor_critic(specs(PLAIN_OBS, DISCRETE), module=Net)
+    network = actor_critic(specs(PLAIN_OBS, DISCRETE), network=Net)
     with pytest.raises(ConfigError, match=r"tests\.policies\.nets:Net.*--format onnx"):
         export_numpy(network, snapshot_of(network), tmp_path)
     assert not list(tmp_path.iterdir())

@@ -44,7 +44,7 @@ def as_tensors(params):
 
 
 def make_network(module, obs, action):
-    return actor_critic(nets.Spaces(obs, action), module=module)
+    return actor_critic(nets.Spaces(obs, action), network=module)
 
 
 def moved(params):
@@ -445,7 +445,7 @@ ACTORS = {
 
 @pytest.mark.parametrize("kind", ACTORS)
 def test_a_module_that_acts_alone(kind):
-    network = actor(ACTORS[kind], kind, module="tests.policies.nets:ActorNet")
+    network = actor(ACTORS[kind], kind, network="tests.policies.nets:ActorNet")
     assert (network.has_value, network.acts_without_torch) == (False, False)
     assert network_from_json(json.loads(json.dumps(network.to_json()))) == network
     params = moved(network.initial_parameters(1))
@@ -479,7 +479,7 @@ def test_modules_that_are_critics():
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[1], weights[2])
     assert not torch.equal(learned.initial(2), params)
-    actor_weight = actor(BOUNDED_SPACES, "deterministic", module=nets.ActorNet)
+    actor_weight = actor(BOUNDED_SPACES, "deterministic", network=nets.ActorNet)
     actor_weight = actor_weight.initial_parameters(1)["layers.1.weight"]
     assert not np.isin(actor_weight, weights[0].numpy()).any()
 
@@ -574,17 +574,17 @@ def test_what_a_critic_can_be_refused_for(change, error, match):
 )
 def test_what_an_actor_can_be_refused_for(change, error, match):
     if error is None:
-        actor(ACTORS["greedy"], "greedy", module=head_of(change))
+        actor(ACTORS["greedy"], "greedy", network=head_of(change))
         return
     with pytest.raises(error, match=match):
-        actor(ACTORS["greedy"], "greedy", module=head_of(change))
+        actor(ACTORS["greedy"], "greedy", network=head_of(change))
 
 
 @pytest.mark.parametrize("size", ["head_size=3", "action_size=2"])
 def test_refusals_that_are_the_same_for_all_modules(size):
     def use(module):
         if size == "head_size=3":
-            return actor(ACTORS["greedy"], "greedy", module=module)
+            return actor(ACTORS["greedy"], "greedy", network=module)
         return critics(BOUNDED_SPACES, module=module)
 
     fits = head_of if size == "head_size=3" else critic
@@ -604,4 +604,4 @@ def test_a_module_cannot_be_of_streams():
     with pytest.raises(
         ConfigError, match="this head's layers are hotloop's own, and a module gives"
     ):
-        actor(ACTORS["greedy"], "dueling", module=nets.ActorNet)
+        actor(ACTORS["greedy"], "dueling", network=nets.ActorNet)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop import kernel
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot, actor_critic, network_from_json
 from hotloop.policies.initialization import orthogonal
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.perceptrons import Perceptrons
+from hotloop.system import memory
 from tests.policies.nets import Spaces
 
 
@@ -225,8 +225,8 @@ def test_parameters_of_another_network_are_refused():
 
 
 def test_what_has_no_policy_yet_is_said():
-    with pytest.raises(SpaceError, match=r"convolutional.*network of your own"):
-        actor_critic(Spaces(obs_spec(84, 84, 4, dtype="uint8"), DISCRETE))
+    with pytest.raises(SpaceError, match=r"choose `network` 'nature' or .*network of your own"):
+        actor_critic(Spaces(obs_spec(84, 84, 4, dtype="uint8"), DISCRETE), network="perceptron")
     spaces = Spaces(obs_spec(4), DISCRETE)
     with pytest.raises(ConfigError, match="`activation` must be 'tanh' or 'relu', got 'gelu'"):
         actor_critic(spaces, activation="gelu")
@@ -288,7 +288,7 @@ for action_spec in (discrete, multi, box):
 assert not left, left
 assert critics(spaces).parameter_shapes() and critics(spaces).initial_parameters(1)
 try:
-    actor_critic(spaces, module="my_nets:Net")
+    actor_critic(spaces, network="my_nets:Net")
 except MissingExtraError as error:
     print(error)
 """
@@ -310,7 +310,7 @@ def test_more_parameters_than_fit_are_refused_before_they_are_drawn(
         head="categorical",
         has_value=False,
     )
-    monkeypatch.setattr(kernel, "available_memory", lambda: 2**40)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**40)
     message = (
         rf"^networks of 1,000,011,000,043 parameters take at least {size} TiB, and 1.0 TiB are "
         "free: lower `hidden_sizes`$"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.errors import SpaceError
+from hotloop.errors import UnknownNameError
 from hotloop.policies import (
     ENCODERS,
     HEADS,
@@ -67,18 +67,14 @@ class Bend(Encoder):
     num_features = 5
     acts_without_torch = False
 
-    def __init__(self, obs_spec):
-        self.shape = obs_spec.shape
+    def __init__(self, obs_spec, prefix, *, layer_norm=False):
+        self.shape, self.name = obs_spec.shape, f"{prefix}.weight"
 
     def parameter_shapes(self):
-        return {"encoder.weight": (int(np.prod(self.shape)), 5)}
+        return {self.name: (int(np.prod(self.shape)), 5)}
 
-    def initial_parameters(self, generator):
-        ((name, shape),) = self.parameter_shapes().items()
-        return {name: generator.standard_normal(shape).astype(np.float32)}
-
-    def features(self, params, obs):
-        return torch.sin(obs.flatten(1).float() @ params["encoder.weight"])
+    def features(self, params, obs, operations):
+        return torch.sin(obs.flatten(1).float() @ params[self.name])
 
 
 @pytest.fixture(autouse=True)
@@ -184,12 +180,12 @@ def test_critics_share_an_encoder():
     assert (features["encoder"] != features["learned"]).all()
 
 
-def test_builders_take_the_first_encoder_that_accepts_what_is_observed(monkeypatch):
+def test_builders_take_the_encoder_that_is_named_or_the_usual_one():
     spaces = SimpleNamespace(obs_spec=obs_spec(8, 8, 3, dtype="uint8"), action_spec=DISCRETE)
-    assert actor_critic(spaces).body.encoder == "bend"
-    assert actor(spaces, "greedy").body.encoder == "bend"
+    assert actor_critic(spaces, network="bend").body.encoder == "bend"
+    assert actor(spaces, "greedy", network="bend").body.encoder == "bend"
+    assert actor_critic(spaces).body.encoder == "impala"
     features = SimpleNamespace(obs_spec=obs_spec(4), action_spec=BOUNDED)
     assert actor_critic(features).body.encoder == critics(features).encoder == "flatten"
-    monkeypatch.delitem(ENCODERS, "bend")
-    with pytest.raises(SpaceError, match="need a convolutional network"):
-        actor_critic(spaces)
+    with pytest.raises(UnknownNameError, match=r"no network 'bent'; did you mean 'bend'"):
+        actor_critic(spaces, network="bent")

@@ -47,7 +47,8 @@ class Browser:
             [
                 sys.executable, "-c", _START.format(*passed), path, "--headless", "--no-sandbox",
                 "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-                "--no-first-run", f"--user-data-dir={directory}", "about:blank",
+                "--no-first-run", "--disable-background-networking", "--disable-component-update",
+                "--disable-sync", f"--user-data-dir={directory}", "about:blank",
             ],
             pass_fds=passed,
             stdout=subprocess.DEVNULL,

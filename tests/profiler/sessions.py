@@ -10,6 +10,7 @@ Seconds count from the program's beginning, at which the machine's clock stood a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -244,3 +245,13 @@ def process(
 def session(*processes: Process, **fields: Any) -> Session:
     """A session of processes, main first."""
     return Session("profiles/by-hand", fields.pop("about", {}), list(processes), **fields)
+
+
+def correlated(rng: np.random.Generator, count: int, phi: float) -> np.ndarray:
+    """x_t = φ x_{t−1} + noise, of variance 1; its autocorrelation time is (1 + φ) / (1 − φ)."""
+    noise = rng.normal(size=count) * math.sqrt(1 - phi**2)
+    series = np.empty(count)
+    series[0] = rng.normal()
+    for t in range(1, count):
+        series[t] = phi * series[t - 1] + noise[t]
+    return series

@@ -10,10 +10,10 @@ import weakref
 import numpy as np
 import pytest
 
-from hotloop import kernel
 from hotloop.errors import ConfigError, HotloopError, OutputError, ReplayError, ShapeError
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
-from hotloop.replay.memory import Memory
+from hotloop.replay.storage.memory import Memory
+from hotloop.system import memory
 
 FIELDS = {
     "obs": ((3,), np.float32),
@@ -537,7 +537,7 @@ def test_more_than_there_are():
     for name in MAKES:
         twins = Twins(name, size=11)
         size = len(twins.buffer)
-        if twins.buffer.sampler.words().get("replacement") or has_priorities(twins):
+        if twins.buffer.sampler.in_handle().get("replacement") or has_priorities(twins):
             assert len(twins.buffer.sample(100)) == 100
             continue
         match = f"a batch of {size + 1} without replacement needs as many entries, and .* {size}:"
@@ -913,7 +913,7 @@ def test_transitions_that_there_is_no_memory_for(monkeypatch, sampler):
     ],
 )
 def test_windows_that_do_not_fit_are_refused_before_they_are_made(monkeypatch, options, what):
-    monkeypatch.setattr(kernel, "available_memory", lambda: 2**34)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**34)
     message = f"^the last {what} take at least .*, and 16 GiB are free: lower `n_step` or `num_en"
     with pytest.raises(ConfigError, match=message):
         ReplayBuffer(1_000, FIELDS, **options)

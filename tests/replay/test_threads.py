@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from hotloop.errors import HotloopError
-from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform, native
-from hotloop.replay.calls import rebuild_weights
+from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
+from hotloop.replay.native.calls import rebuild_weights
+from hotloop.replay.native.handle import KIND_TREE
 
 GAMMA, EPISODE = 0.5, 7
 SECONDS = 2.0
@@ -113,7 +114,7 @@ class Reader:
         assert_whole(batch, buffer, self.obs)
         assert (batch.index >= 0).all()
         assert (batch.index < buffer.num_added).all()
-        if not buffer.sampler.words().get(native.REPLACEMENT):
+        if not buffer.sampler.in_handle().get("replacement"):
             assert len(np.unique(batch.index)) == len(batch)
         # What is held stays as it is, however long.
         self.held.append((batch, batch.obs.tobytes(), batch.index.tobytes()))
@@ -264,10 +265,10 @@ def test_one_writes_while_another_reads(tmp_path, name, often):
             drawn, anew = buffer.sample(100), twin.sample(100)
             np.testing.assert_array_equal(drawn.index, anew.index)
             np.testing.assert_array_equal(drawn.probability, anew.probability)
-        if buffer._store.handle[native.KIND] == native.KIND_TREE:
-            before = buffer._store.weights["sums"].tobytes()
+        if buffer._store.handle["kind"] == KIND_TREE:
+            before = buffer._store.weights["leaves"].tobytes()
             rebuild_weights(buffer._store.at)
-            assert buffer._store.weights["sums"].tobytes() == before
+            assert buffer._store.weights["leaves"].tobytes() == before
 
 
 def test_a_writer_is_not_kept_waiting_by_a_save_for_ever(tmp_path, often):

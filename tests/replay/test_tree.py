@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from numba import njit
 
-from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, native
-from hotloop.replay.calls import rebuild_weights
-from hotloop.replay.ranks import BLOCK, greatest_rank, insert_rank, max_blocks, remove_rank
-from hotloop.replay.tree import descend, level_sizes
+from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer
+from hotloop.replay.native.calls import rebuild_weights
+from hotloop.replay.native.handle import handle_at
+from hotloop.replay.native.pointers import f64_at, i64_at
+from hotloop.replay.native.ranks import BLOCK, greatest_rank, insert_rank, max_blocks, remove_rank
+from hotloop.replay.native.tree import descend, level_sizes
 
 FIELDS = {"x": ((), np.int64)}
 SIZES = [1, 2, 7, 8, 9, 63, 64, 65, 512, 513, 4097]
@@ -32,20 +34,20 @@ def levels(buffer, tree):
     """A tree's words, level by level, without what only fills up the last line."""
     handle = buffer._store.handle
     found, size = [], len(buffer)
-    for level in range(handle[native.LEVELS] + 1):
+    for level in range(handle["levels"] + 1):
         if level > 0:
             size = -(-size // 8)
-        empty = level == 0 and tree != native.SUMS
-        found.append(None if empty else words_at(handle[tree + level], size))
+        empty = level == 0 and tree != "sums"
+        found.append(None if empty else words_at(handle[tree][level], size))
     return found
 
 
 def roots(buffer):
     """Sum, least and greatest."""
     handle = buffer._store.handle
-    top = handle[native.LEVELS]
-    trees = (native.SUMS, native.MINS, native.MAXS)
-    return [float(words_at(handle[tree + top], 1)[0]) for tree in trees]
+    top = handle["levels"]
+    trees = ("sums", "mins", "maxs")
+    return [float(words_at(handle[tree][top], 1)[0]) for tree in trees]
 
 
 def in_eights(values, fill):
@@ -63,8 +65,8 @@ def added_up(values):
 
 def assert_consistent(buffer):
     """Every word is what its children make it, to the last bit."""
-    sums, mins, maxs = (levels(buffer, tree) for tree in (native.SUMS, native.MINS, native.MAXS))
-    base = buffer._store.reals[native.BASE]
+    sums, mins, maxs = (levels(buffer, tree) for tree in ("sums", "mins", "maxs"))
+    base = buffer._store.handle["base"]
     below, least, greatest = sums[0] + base, sums[0], sums[0]
     for level in range(1, len(sums)):
         below = added_up(below)
@@ -78,7 +80,7 @@ def assert_consistent(buffer):
 
 def everything(buffer):
     """All there is in the trees, as bytes."""
-    trees = (native.SUMS, native.MINS, native.MAXS)
+    trees = ("sums", "mins", "maxs")
     return [
         None if level is None else level.tobytes()
         for tree in trees
@@ -121,9 +123,9 @@ def test_least_and_greatest_through_100_000_overwrites(capacity):
     least = np.lib.stride_tricks.sliding_window_view(before, capacity).min(1)
     before[: capacity - 1] = -np.inf
     greatest = np.lib.stride_tricks.sliding_window_view(before, capacity).max(1)
-    top = buffer._store.handle[native.LEVELS]
-    low = words_at(buffer._store.handle[native.MINS + top], 1)
-    high = words_at(buffer._store.handle[native.MAXS + top], 1)
+    top = buffer._store.handle["levels"]
+    low = words_at(buffer._store.handle["mins"][top], 1)
+    high = words_at(buffer._store.handle["maxs"][top], 1)
     for number in range(num_added):
         buffer.add(x=number, weight=weights[number])
         if low[0] != least[number] or high[0] != greatest[number]:
@@ -173,7 +175,7 @@ def test_10_000_000_updates_do_not_drift():
         numbers = rng.integers(0, 100_000, 10_000)
         buffer.update_weights(numbers, weights[count % 50 * 200 :][:10_000])
     assert_consistent(buffer)
-    leaves = levels(buffer, native.SUMS)[0]
+    leaves = levels(buffer, "sums")[0]
     total, least, greatest = roots(buffer)
     assert total == pytest.approx(math.fsum(leaves), rel=1e-12)
     assert (least, greatest) == (leaves.min(), leaves.max())
@@ -194,7 +196,7 @@ def test_a_vast_weight_leaves_no_trace(vast):
     having.extend(x=np.arange(500), weight=weights[1100:])
     assert roots(having)[2] == vast
     having.sample(5)
-    having.update_weights([1200], levels(without, native.SUMS)[0][[1200 % 513]])
+    having.update_weights([1200], levels(without, "sums")[0][[1200 % 513]])
     assert everything(having) == everything(without)
     # One that is written and goes within a call.
     number = having.num_added - 1
@@ -242,7 +244,7 @@ def test_a_new_entry_weighs_what_the_greatest_does(sampler):
 
 @njit(error_model="numpy")
 def walk(handle, shift, targets, slots, count, prefixes):
-    descend(handle, shift, targets, slots, count, prefixes)
+    descend(handle_at(handle), shift, f64_at(targets), i64_at(slots), count, f64_at(prefixes))
 
 
 def slots_at(buffer, shift, targets):
@@ -265,7 +267,7 @@ def test_walks_find_what_a_search_finds(capacity, shift, base):
         weights[rng.integers(size)] = 60
         buffer = weighted(capacity)
         buffer.extend(x=np.arange(size), weight=weights.astype(float))
-        buffer._store.reals[native.BASE] = base
+        buffer._store.handle["base"] = base
         rebuild_weights(buffer._store.at)
         assert_consistent(buffer)
         ends = np.cumsum(weights + shift)
@@ -297,27 +299,27 @@ def test_walks_among_real_numbers(capacity):
 
 @njit(error_model="numpy")
 def put(handle, slot, key):
-    insert_rank(handle, slot, key)
+    insert_rank(handle_at(handle), slot, key)
 
 
 @njit(error_model="numpy")
 def take(handle, slot, key):
-    remove_rank(handle, slot, key)
+    remove_rank(handle_at(handle), slot, key)
 
 
 @njit(error_model="numpy")
 def greatest(handle):
-    return greatest_rank(handle)
+    return greatest_rank(handle_at(handle))
 
 
 def ranked(buffer):
     """Blocks as they stand in order, each a list of (−priority, slot)."""
     handle, arrays = buffer._store.handle, buffer._store.weights
     found = []
-    for block in arrays["order"][: handle[native.NUM_BLOCKS]]:
-        count = arrays["counts"][block]
-        keys = arrays["keys"][block * BLOCK :][:count]
-        slots = arrays["slots"][block * BLOCK :][:count]
+    for block in arrays["block_order"][: handle["num_blocks"]]:
+        count = arrays["block_counts"][block]
+        keys = arrays["block_keys"][block * BLOCK :][:count]
+        slots = arrays["block_slots"][block * BLOCK :][:count]
         found.append(list(zip((-keys).tolist(), slots.tolist(), strict=True)))
     return found
 
@@ -326,9 +328,9 @@ def assert_ranked(buffer, expected):
     blocks = ranked(buffer)
     assert [entry for block in blocks for entry in block] == expected
     handle, arrays = buffer._store.handle, buffer._store.weights
-    used, free = handle[native.NUM_BLOCKS], handle[native.NUM_FREE_BLOCKS]
-    assert used + free == handle[native.MAX_BLOCKS] == max_blocks(buffer.capacity)
-    every = [*arrays["order"][:used], *arrays["free"][:free]]
+    used, free = handle["num_blocks"], handle["num_free_blocks"]
+    assert used + free == handle["max_blocks"] == max_blocks(buffer.capacity)
+    every = [*arrays["block_order"][:used], *arrays["free_blocks"][:free]]
     assert sorted(every) == list(range(used + free))
     counts = [len(block) for block in blocks]
     assert all(0 < count <= BLOCK for count in counts)
@@ -348,7 +350,7 @@ def test_ranks_through_100_000_changes(num_keys):
     for number in range(100_000 if num_keys == 5 else 40_000):
         if number % 8000 == 0:
             grows = not grows if number else True
-        blocks = buffer._store.handle[native.NUM_BLOCKS]
+        blocks = buffer._store.handle["num_blocks"]
         slot = int(rng.integers(capacity))
         if slot in keys and (not grows or rng.random() < 0.3):
             key = keys.pop(slot)
@@ -360,7 +362,7 @@ def test_ranks_through_100_000_changes(num_keys):
             keys[slot] = key
             bisect.insort(entries, (-key, slot))
             put(at, slot, key)
-        change = buffer._store.handle[native.NUM_BLOCKS] - blocks
+        change = buffer._store.handle["num_blocks"] - blocks
         splits += change > 0
         joins += change < 0
         if number % 997 == 0:
@@ -387,7 +389,7 @@ def test_blocks_never_run_out():
             put(at, slot, -top)
             begun.append((top, slot))
         kept += begun
-        most = max(most, int(buffer._store.handle[native.NUM_BLOCKS]))
+        most = max(most, int(buffer._store.handle["num_blocks"]))
         assert_ranked(buffer, kept)
         for number, block in enumerate(ranked(buffer)):
             for entry in block[1:] if number % 2 else []:
@@ -398,7 +400,7 @@ def test_blocks_never_run_out():
                 take(at, entry[1], -entry[0])
                 free.append(entry[1])
         kept = [entry for block in ranked(buffer) for entry in block]
-        most = max(most, int(buffer._store.handle[native.NUM_BLOCKS]))
+        most = max(most, int(buffer._store.handle["num_blocks"]))
         assert_ranked(buffer, kept)
     assert most <= max_blocks(capacity)
     assert most > 64  # more than full ones would be
@@ -428,6 +430,6 @@ def test_ranks_of_a_buffer_through_its_life():
         rank = np.rint((batch.probability * whole) ** (-1 / 0.7)).astype(int)
         assert [expected[one - 1][1] for one in rank] == (batch.index % 3000).tolist()
     before = [entry for block in ranked(buffer) for entry in block]
-    buffer._store.handle[native.NUM_FREE_BLOCKS] = buffer._store.handle[native.MAX_BLOCKS]
+    buffer._store.handle["num_free_blocks"] = buffer._store.handle["max_blocks"]
     rebuild_weights(buffer._store.at)
     assert_ranked(buffer, before)

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests.rollouts.workers import MARK, marked_processes
+from tests.rollouts.workers.pools import MARK, marked_processes
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hotloop import gae, kernel
+from hotloop import gae
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
@@ -11,6 +11,7 @@ from hotloop.rollouts import InlineRollout, RolloutState, to_batch
 from hotloop.rollouts.collector import NOISE_STEPS, Slot
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.state import GroupState, History
+from hotloop.system import memory
 from hotloop.types import PER_STEP, Fragment
 from tests import toy_envs
 
@@ -351,7 +352,7 @@ def test_evaluation_plays_each_environments_share():
 
 
 def test_fragments_that_do_not_fit_are_refused_before_they_are_made(monkeypatch):
-    monkeypatch.setattr(kernel, "available_memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**30)
     message = (
         r"^3 environments × 10,000,000 steps take at least .* GiB, and 1.0 GiB are free: use fewer "
         r"environments, or shorter fragments \(`num_steps`\)$"
@@ -375,7 +376,7 @@ def test_a_slot_is_not_smaller_than_what_is_said(env):
 
 def test_more_episodes_than_fit_are_refused_before_one_is_played(monkeypatch):
     rollout = make_rollout("CartPole-v1")
-    monkeypatch.setattr(kernel, "available_memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**30)
     message = "^1,000,000,000 episodes take at least 119 GiB, and 1.0 GiB are free: play fewer$"
     with pytest.raises(ConfigError, match=message):
         evaluate(None, rollout.policy, num_episodes=10**9)

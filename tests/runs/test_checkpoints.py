@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hotloop import files
 from hotloop.errors import CheckpointError, OutputError, RunDirectoryError
 from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
 from hotloop.runs import Checkpoint, Checkpoints
 from hotloop.runs.checkpoints import _digest_of_state
+from hotloop.system import files
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, obs_spec
 

@@ -5,16 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hotloop.runs.comparison import SeedCurve, compare, confidence_band, grid, student_t
+from hotloop.runs.comparison import SeedCurve, compare, confidence_band, grid
 from tests.runs.made import make_run
-
-
-@pytest.mark.parametrize(
-    ("degrees", "quantile"),  # of any table
-    [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1000, 1.9623)],
-)
-def test_students_t(degrees, quantile):
-    assert student_t(degrees) == pytest.approx(quantile, abs=1e-4)
 
 
 def test_the_band_by_hand():

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from hotloop.errors import RunDirectoryError
-from hotloop.runs import RunDirectory, delayed_interrupt
+from hotloop.runs import RunDirectory
 from hotloop.runs.plots import episodes_of, learning_curve, running_mean, sparkline
+from hotloop.system.signals import delayed_interrupt
 
 
 @dataclasses.dataclass

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from hotloop import kernel
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import main
 from hotloop.errors import ConfigError
+from hotloop.system import memory
 from hotloop.training.options.constraints import _within, type_hints
 
 GIB = 2**30
@@ -34,7 +34,7 @@ WORKING = {
 
 @pytest.fixture(autouse=True)
 def eighteen_gib(monkeypatch):
-    monkeypatch.setattr(kernel, "available_memory", lambda: 18 * GIB)
+    monkeypatch.setattr(memory, "available_memory", lambda: 18 * GIB)
 
 
 def counts():
@@ -231,7 +231,7 @@ def test_the_command_says_so(args, told, capsys, tmp_path, monkeypatch):
 
 def test_neither_torch_nor_gymnasium_is_imported():
     code = (
-        "import sys, hotloop.training.options, hotloop.memory\n"
+        "import sys, hotloop.training.options, hotloop.system.memory\n"
         "assert not {'torch', 'gymnasium', 'numba'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

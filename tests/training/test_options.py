@@ -224,8 +224,8 @@ def test_configurations_are_values():
         ({"overlap": True}, "`overlap` needs workers of their own: set `workers` too"),
         (
             {"network": "nets:Net", "hidden_sizes": (8,)},
-            "`network` (nets:Net) has layers of its own: leave `hidden_sizes` and `activation` "
-            "out, or leave `network` out",
+            "`network` (nets:Net) has layers of its own: leave `hidden_sizes`, `activation` and "
+            "`layer_norm` out, or leave `network` out",
         ),
         ({"network": Net, "activation": "relu"}, f"`network` ({__name__}:Net) has layers of its"),
     ],
@@ -269,7 +269,6 @@ def test_good_values(options):
         ),
         ({"buffer_size": 15}, "`buffer_size` must hold a batch, `batch_size` = 256, got 15: raise"),
         ({"update_to_data": 1e6}, "`update_to_data` must be at most 10,000, got 1000000.0"),
-        ({"hidden_sizes": ()}, "`hidden_sizes` must name at least one hidden layer, got none"),
         ({"replay": None}, "`replay` must be given, got None"),
         ({"replay_alpha": 0.5}, "`replay_alpha` belongs to `replay` prioritized or rank, got uni"),
         (

@@ -304,5 +304,5 @@ def test_a_checkpoint_from_before_the_contract_is_refused(capsys):
 
 def test_a_device_that_is_not_there():
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("there is a GPU")
     fails("`device` 'cuda' must be there, .* sees 0 CUDA devices", config={"device": "cuda"})

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,6 +81,49 @@ def links_of(path):
 
 
 # --- resume --------------------------------------------------------------------------------------
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_compiled_just_now_and_kept_from_before_give_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    doing = []
+
+    def half(report):
+        doing.append(report.doing)
+        return report.timesteps >= 700
+
+    ppo.train(config(tmp_path, "parts", compile="on"), on_report=half)  # compiles
+    assert any("once on this machine" in one for one in doing)
+    assert len(list((tmp_path / "cache").glob("*.so"))) == 1
+    reports = []
+    for name, resumed in (("parts", tmp_path / "parts"), ("whole", None)):  # load what is kept
+        options = config(tmp_path, name, compile="on")
+        ppo.train(options, resume_from=resumed, on_report=reports.append)
+    assert not any(report.doing for report in reports)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_what_auto_has_chosen_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    ppo.train(config(tmp_path, "eager"))
+    ppo.train(config(tmp_path, "parts"), on_report=lambda report: report.timesteps >= 700)
+    ppo.train(config(tmp_path, "on", compile="on", total_timesteps=128))
+    result = ppo.train(config(tmp_path, "parts"), resume_from=tmp_path / "parts")
+    assert result.execution.startswith("update: eager, as the run began")
+    assert_same_run(tmp_path / "parts", tmp_path / "eager")
+    # One that begins now takes what there is, and so does what goes on with it.
+    results = [
+        ppo.train(config(tmp_path, "new"), on_report=lambda report: report.timesteps >= 700),
+        ppo.train(config(tmp_path, "new"), resume_from=tmp_path / "new"),
+    ]
+    assert "an earlier run has compiled it" in results[0].execution
+    assert "compiled, as the run began" in results[1].execution
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])

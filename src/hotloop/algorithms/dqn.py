@@ -29,6 +29,7 @@ from hotloop.learner import (
     move_towards,
     value_and_grad,
 )
+from hotloop.learner.threads import available_threads
 from hotloop.policies import Exploration, actor
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.training import Batch, OffPolicy, Update
@@ -90,7 +91,7 @@ class Config(ReplayOptions, NetworkOptions, RunOptions):
     report_interval: Count = 2_000
     """Transitions between two lines of metrics, in whole rounds."""
 
-    layer_options: ClassVar = ("hidden_sizes", "activation", "dueling")
+    layer_options: ClassVar = ("hidden_sizes", "activation", "layer_norm", "dueling")
 
 
 class Hyper(NamedTuple):
@@ -124,9 +125,10 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNet
         "dueling" if config.dueling else "greedy",
         hidden_sizes=config.hidden_sizes,
         activation=config.activation,
-        module=config.network,
+        layer_norm=config.layer_norm,
+        network=config.network,
     )
-    return LearnedNetwork(network, device=device)
+    return LearnedNetwork(network, precision=config.precision, device=device)
 
 
 def init(nets: LearnedNetwork, config: Config) -> State:
@@ -232,6 +234,22 @@ algorithm = OffPolicy(
             "learning_starts": 1_000,
             "update_to_data": 1.0,
             "target_interval": 200,
+        },
+        # CleanRL's, with the memory of a tenth as many frames.
+        "ALE/": {
+            "total_timesteps": 10_000_000,
+            "buffer_size": 100_000,
+            "batch_size": 32,
+            "learning_starts": 80_000,
+            "train_frequency": 4,
+            "update_to_data": 0.25,
+            "target_interval": 1_000,
+            "learning_rate": 1e-4,
+            "epsilon_end": 0.01,
+            "exploration_fraction": 0.1,
+            "clip_reward": 1.0,
+            "hidden_sizes": (),
+            "torch_threads": available_threads(),
         },
     },
 )

@@ -24,6 +24,7 @@ from torch import Tensor
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, clip_grad_norm, value_and_grad
+from hotloop.learner.threads import available_threads
 from hotloop.ops import gae, losses
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
@@ -71,7 +72,7 @@ class Config(OnPolicyOptions, NetworkOptions, RunOptions):
     shared_trunk: bool = False
     """Let policy and value share the hidden layers."""
 
-    layer_options: ClassVar = ("hidden_sizes", "activation", "shared_trunk")
+    layer_options: ClassVar = ("hidden_sizes", "activation", "layer_norm", "shared_trunk")
 
     def check(self) -> None:
         """Refuse minibatches that can't be normalised."""
@@ -138,9 +139,10 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNet
         hidden_sizes=config.hidden_sizes,
         activation=config.activation,
         shared_trunk=config.shared_trunk,
-        module=config.network,
+        layer_norm=config.layer_norm,
+        network=config.network,
     )
-    return LearnedNetwork(network, device=device)
+    return LearnedNetwork(network, precision=config.precision, device=device)
 
 
 def init(nets: LearnedNetwork, config: Config) -> State:
@@ -246,5 +248,18 @@ algorithm = OnPolicy(
     update=update,
     active="active",
     is_weighted=True,
+    # Schulman et al. 2017, table 5, for as many frames.
+    presets={
+        "ALE/": {
+            "total_timesteps": 10_000_000,
+            "update_epochs": 4,
+            "learning_rate": linear(2.5e-4, 0.0),
+            "clip_range": 0.1,
+            "entropy_coef": 0.01,
+            "clip_reward": 1.0,
+            "hidden_sizes": (),
+            "torch_threads": available_threads(),
+        },
+    },
 )
-train = algorithm.train
+train, preset = algorithm.train, algorithm.preset

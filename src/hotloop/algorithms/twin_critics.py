@@ -8,21 +8,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from hotloop import kernel
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.importing import name_of
 from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
-from hotloop.ops.products import Precision, warn_of_slow
+from hotloop.learner.threads import available_threads
 from hotloop.policies import actor, critics
 from hotloop.policies.learned import LearnedCritics, LearnedNetwork
 from hotloop.training import Batch
 from hotloop.training.options import Count, Importable, Options, Sizes
-
-
-def available_threads() -> int:
-    """Cores for products of 256×256, which two cores do in half the time, eight hardly sooner."""
-    return min(kernel.available_cores(), 4)
 
 
 class Networks(NamedTuple):
@@ -53,8 +47,6 @@ class TwinCriticOptions(Options):
     """A critic of your own instead, `module:Class`."""
     layer_norm: bool = False
     """Normalise the critics' hidden layers."""
-    precision: Precision = "float32"
-    """Of the matrix products; bfloat16 is faster where the CPU has instructions for it."""
     torch_threads: Count = field(default_factory=available_threads)
     """Cores for the update; by default all there are, up to 4."""
 
@@ -62,6 +54,8 @@ class TwinCriticOptions(Options):
 
     def check(self) -> None:
         """Refuse options of critics that a critic of one's own takes no notice of."""
+        if not self.hidden_sizes:
+            raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
         if self.critic_network is not None and self.layer_norm:
             raise ConfigError(
                 f"`critic_network` ({name_of(self.critic_network)}) has layers of its own: leave "
@@ -71,13 +65,12 @@ class TwinCriticOptions(Options):
 
 def make_networks(config: Any, spaces: Spaces, head: str, device: torch.device) -> Networks:
     """Return an actor with a head of this kind, and two critics with hidden layers as wide."""
-    warn_of_slow(config.precision, device)
     policy = actor(
         spaces,
         head,
         hidden_sizes=config.hidden_sizes,
         activation=config.activation,
-        module=config.network,
+        network=config.network,
     )
     values = critics(
         spaces,

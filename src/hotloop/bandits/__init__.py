@@ -37,7 +37,8 @@ from hotloop.bandits.results import Comparison, Estimate, Result, Sums
 if TYPE_CHECKING:
     from hotloop.bandits.figures import BookFigure, book_figure
     from hotloop.bandits.grid import Grid, GridTable
-    from hotloop.bandits.own import BanditSpeedWarning, JittedAgent, JittedEnvironment
+    from hotloop.bandits.jitted import JittedAgent, JittedEnvironment
+    from hotloop.bandits.plain import BanditSpeedWarning
     from hotloop.bandits.running import chunk_sums, compare, run
 
 __all__ = [
@@ -83,9 +84,9 @@ _COMPILED = {
     "book_figure": "figures",
     "Grid": "grid",
     "GridTable": "grid",
-    "BanditSpeedWarning": "own",
-    "JittedAgent": "own",
-    "JittedEnvironment": "own",
+    "BanditSpeedWarning": "plain",
+    "JittedAgent": "jitted",
+    "JittedEnvironment": "jitted",
     "chunk_sums": "running",
     "compare": "running",
     "run": "running",

@@ -382,7 +382,7 @@ class LinTS(Described):
         number(self.name, "ridge", self.ridge, low=0, above=True)
 
 
-Agent: TypeAlias = Any  # one of the above, a JittedAgent, or a user's own object: see own.py
+Agent: TypeAlias = Any  # one of the above, a JittedAgent, or a user's own object: see plain.py
 
 AGENTS: dict[str, Any] = {
     one.name: one

@@ -12,7 +12,7 @@ from hotloop.bandits.kernels import driver, layout, recording
 from hotloop.bandits.kernels import environments as parts
 from hotloop.bandits.kernels.layout import LANES, WINDOW
 from hotloop.bandits.plans import Plan, num_rows
-from hotloop.memory import need_memory
+from hotloop.system.memory import need_memory
 from hotloop.types import Array
 
 

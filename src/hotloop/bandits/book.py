@@ -1,4 +1,4 @@
-"""What the figures of Sutton & Barto's chapter 2 are of, "Multi-armed bandits" (2nd edition, 2018).
+"""Settings of the figures of Sutton & Barto's chapter 2, "Multi-armed bandits" (2nd edition, 2018).
 
 Beside the settings stands what an independent computation gave.
 """

@@ -1,4 +1,4 @@
-"""How little regret there can be."""
+"""The lower bound of regret."""
 
 from __future__ import annotations
 

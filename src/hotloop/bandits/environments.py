@@ -252,7 +252,7 @@ class LinearContextual(Described):
         number(self.name, "noise", self.noise, low=0)
 
 
-Environment: TypeAlias = Any  # one of the above, a JittedEnvironment, or a user's own: see own.py
+Environment: TypeAlias = Any  # one of the above, a JittedEnvironment, or a user's own: see plain.py
 
 ENVIRONMENTS: dict[str, Any] = {
     one.name: one

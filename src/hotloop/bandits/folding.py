@@ -1,4 +1,4 @@
-"""What blocks of runs came to, added up in the order of runs.
+"""Sums of blocks of runs, added up in the order of runs.
 
 Block by block within a chunk, from zero, then chunk by chunk: the same bits in whatever order
 blocks end, and for runs that are added later.

@@ -12,18 +12,12 @@ from hotloop.bandits.agents import Agent
 from hotloop.bandits.block import Block, Settings
 from hotloop.bandits.environments import Adversarial, Environment
 from hotloop.bandits.folding import Folded
+from hotloop.bandits.jitted import JittedEnvironment
 from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import WINDOW
-from hotloop.bandits.own import (
-    JittedEnvironment,
-    PlainAgent,
-    PlainEnvironment,
-    arm_error,
-    raised_error,
-    range_error,
-    reward_error,
-)
+from hotloop.bandits.mistakes import arm_error, raised_error, range_error, reward_error
+from hotloop.bandits.plain import PlainAgent, PlainEnvironment
 from hotloop.bandits.plans import Plan, plan_agent, plan_environment
 
 _PIECE_S = 0.05  # between two looks at whether to stop

@@ -13,7 +13,7 @@ from hotloop.bandits.folding import BLOCK, Folded
 from hotloop.bandits.games import Game, Watch
 from hotloop.bandits.kernels import driver, layout
 from hotloop.bandits.kernels.layout import LANES, WINDOW
-from hotloop.bandits.own import PlainAgent, PlainEnvironment
+from hotloop.bandits.plain import PlainAgent, PlainEnvironment
 from hotloop.types import Array
 
 

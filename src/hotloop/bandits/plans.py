@@ -1,4 +1,4 @@
-"""How agents and environments appear to the kernels: parts, parameters, memory."""
+"""Plans: agents and environments as the kernels see them, in parts, parameters and memory."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from hotloop.bandits.environments import (
     LinearContextual,
     RandomWalk,
 )
+from hotloop.bandits.jitted import JittedAgent, JittedEnvironment
 from hotloop.bandits.kernels import divergence, linear, posteriors, softmax, values
 from hotloop.bandits.kernels import environments as parts
 from hotloop.bandits.kernels.layout import LANES, TOGETHER
-from hotloop.bandits.own import JittedAgent, JittedEnvironment
-from hotloop.compiled import Part
 from hotloop.errors import BanditError, ConfigError
-from hotloop.memory import need_memory
+from hotloop.numba_tools import Part
+from hotloop.system.memory import need_memory
 from hotloop.types import Array
 
 
@@ -197,16 +197,20 @@ def plan_agent(agent: Agent, environment: Environment, num_steps: int) -> Plan:
             state_bytes=state_bytes,
         )
     if isinstance(agent, JittedAgent):
-        size, parameters = agent.num_state(k), np.array(agent.params, np.float64)
-        return Plan(
-            parts=agent.parts,
-            parameters=(size, parameters.ctypes.data, len(parameters)),
-            state_bytes=8 * LANES * max(size, 1),
-            arrays=(parameters,),
-        )
+        return _plan_jitted(agent, agent.num_state(k))
     raise BanditError(
         f"an agent must be one of {', '.join(AGENTS)}, a JittedAgent, or an object with start, "
         f"choose and update; got {agent!r:.80}"
+    )
+
+
+def _plan_jitted(owner: JittedAgent | JittedEnvironment, size: int) -> Plan:
+    parameters = np.array(owner.params, np.float64)
+    return Plan(
+        parts=owner.parts,
+        parameters=(size, parameters.ctypes.data, len(parameters)),
+        state_bytes=8 * LANES * max(size, 1),
+        arrays=(parameters,),
     )
 
 
@@ -286,14 +290,7 @@ def plan_environment(environment: Environment, num_steps: int) -> Plan:
             has_walk=True,
         )
     if isinstance(environment, JittedEnvironment):
-        size = environment.state_size
-        parameters = np.array(environment.params, np.float64)
-        return Plan(
-            parts=environment.parts,
-            parameters=(size, parameters.ctypes.data, len(parameters)),
-            state_bytes=8 * LANES * max(size, 1),
-            arrays=(parameters,),
-        )
+        return _plan_jitted(environment, environment.state_size)
     raise BanditError(
         f"an environment must be one of {', '.join(ENVIRONMENTS)}, a JittedEnvironment, or an "
         f"object with num_arms, start and reward; got {environment!r:.80}"

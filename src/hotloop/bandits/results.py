@@ -1,4 +1,4 @@
-"""What comes out: sums over runs, and the means, standard errors and curves made from them.
+"""Results: sums over runs, and the means, standard errors and curves made from them.
 
 A curve has P points, each the mean of `steps_per_point` steps; an environment has k arms.
 """
@@ -18,7 +18,7 @@ from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
 from hotloop.bandits.options import agent_from_description, environment_from_description
 from hotloop.errors import BanditError, ConfigError, UnknownNameError, nearest
-from hotloop.files import written_whole
+from hotloop.system.files import written_whole
 from hotloop.types import Array
 
 FORMAT = 1

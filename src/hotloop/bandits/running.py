@@ -14,13 +14,8 @@ from hotloop.bandits.agents import AGENTS, Agent, whole
 from hotloop.bandits.environments import ENVIRONMENTS, Environment, Gaussian
 from hotloop.bandits.folding import BLOCK, CHUNK, Fold, Folded, side_by_side
 from hotloop.bandits.games import Game, Progress, Watch, games_of
-from hotloop.bandits.own import (
-    JittedAgent,
-    JittedEnvironment,
-    PlainAgent,
-    PlainEnvironment,
-    adopted,
-)
+from hotloop.bandits.jitted import JittedAgent, JittedEnvironment
+from hotloop.bandits.plain import PlainAgent, PlainEnvironment, adopted
 from hotloop.bandits.plain_games import play_plain
 from hotloop.bandits.results import Comparison, Result, Sums
 from hotloop.bandits.settings import MAX_RUNS, runs_from, settings_from, threads_from
@@ -45,7 +40,7 @@ def run(
     """Play one agent in one environment, over many independent runs.
 
     Args:
-        agent: one of `hotloop.bandits`', a `JittedAgent`, or a plain object (see `own.py`).
+        agent: one of `hotloop.bandits`', a `JittedAgent`, or a plain object (see `plain.py`).
         environment: likewise; the 10-armed testbed by default.
         num_runs: independent runs.
         num_steps: steps of each.

@@ -1,12 +1,11 @@
-"""What is asked for, checked: steps, seed, runs, threads."""
+"""Settings of a computation, checked: steps, seed, runs, threads."""
 
 from __future__ import annotations
-
-import os
 
 from hotloop.bandits.agents import whole
 from hotloop.bandits.block import Settings
 from hotloop.bandits.folding import CHUNK
+from hotloop.system.cores import available_cores
 
 MAX_RUNS = 2**32 - CHUNK
 
@@ -61,6 +60,5 @@ def threads_from(threads: int | None) -> int:
         ConfigError: it makes no sense.
     """
     if threads is None:
-        has_affinity = hasattr(os, "sched_getaffinity")
-        threads = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+        threads = available_cores()
     return whole("threads", threads, 1, 1024)

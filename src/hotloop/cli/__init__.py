@@ -35,7 +35,8 @@ COMMANDS = {
     "export": "Write a trained policy as ONNX or NumPy, for use without hotloop.",
     "profile": "Run a script and say where the time of all its processes goes.",
     "report": "The same of a profile or a run that was recorded before.",
-    "compare": "Say what of a profile or a run is faster than in another, and whether it is real.",
+    "compare": "Compare the speed of two profiles or runs, with significance.",
+    "cache": "Show or clear the compiled updates that are kept.",
     "bandit": "Play k-armed bandits: the book's figures, comparisons, grids.",
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from hotloop.cli.durations import duration
+from hotloop.system.processes import process_age_s
 
 if TYPE_CHECKING:
     from hotloop.runs import Evaluation, Report
@@ -48,6 +48,10 @@ class LiveLine:
 
         Whatever fails, a terminal that goes away or a drawing: the run goes on without its line.
         """
+        if report.doing:
+            with self._harmless():
+                print(report.doing, flush=True)
+            return
         is_first, self.report = self.report is None, report
         self.evaluation = report.evaluation or self.evaluation
         if is_first:
@@ -102,6 +106,12 @@ class LiveLine:
             print(text.plain, flush=True)
 
 
+def left_s(report: Report) -> float:
+    """Return the seconds that a run still takes at the rate so far; NaN before its first step."""
+    share = min(1.0, report.timesteps / report.total_timesteps)
+    return report.elapsed_s * (1 / share - 1) if share > 0 else math.nan
+
+
 def describe(
     report: Report,
     age_s: float,
@@ -117,28 +127,12 @@ def describe(
         first_timesteps: where the process began: not at 0 if it resumed.
         evaluation: the last one.
     """
-    share = min(1.0, report.timesteps / report.total_timesteps)
-    left_s = report.elapsed_s * (1 / share - 1) if share > 0 else math.nan
     parts = [
         f"{report.timesteps:,}/{report.total_timesteps:,} steps",
         f"{report.steps_per_s:,.0f}/s "
         f"({(report.timesteps - first_timesteps) / age_s:,.0f}/s with start-up)",
         f"mean return {'?' if math.isnan(mean := report.mean_return) else f'{mean:.1f}'}",
         *([f"evaluation {evaluation.mean_return:.1f}"] if evaluation else ()),
-        f"{duration(left_s)} left",
+        f"{duration(left_s(report))} left",
     ]
     return Text(" · ".join(parts), no_wrap=True, overflow="ellipsis")
-
-
-def process_age_s() -> float:
-    """Seconds since this process started, imports included."""
-    try:
-        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-            # Fields after the command's closing parenthesis; the 20th of them is the start time.
-            start_ticks = int(file.read().rpartition(")")[2].split()[19])
-    except OSError:  # no /proc (macOS): since this module was imported
-        return time.monotonic() - _IMPORTED_AT
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
-
-
-_IMPORTED_AT = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shlex
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, Any, get_origin
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import need, tell
+from hotloop.cli.drawing import Drawing
 from hotloop.cli.live import LiveLine
-from hotloop.cli.signals import Ended, end_once
 from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
+from hotloop.system.processes import process_age_s
+from hotloop.system.signals import Ended, end_once
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
@@ -56,9 +59,15 @@ def run(args: list[str]) -> int:
         return 0 if args else 2
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
         need(module, extra="train", purpose="training")
-    algorithm = find(args[0])
     prog = f"hotloop train {args[0]}"
-    config = parse(algorithm.config, args[1:], prog=prog, presets=algorithm.presets)
+    with timing.span("start"):
+        with timing.span("import torch"):
+            importlib.import_module("torch")
+        with timing.span("import hotloop"):
+            algorithm = find(args[0])
+            importlib.import_module("hotloop.training.train")
+        with timing.span("read options"):
+            config = parse(algorithm.config, args[1:], prog=prog, presets=algorithm.presets)
     return train(algorithm, config)
 
 
@@ -96,7 +105,9 @@ def parse(
     options: dict[str, Any] = {"args": args, "prog": prog, "registry": _rules()}
     with _room_for_help():
         given: Any = tyro.cli(unchecked, description=description, **options)
-    preset = presets.get(given.env_id)
+    from hotloop.training.algorithm import preset_of
+
+    preset = preset_of(presets, given.env_id)
     if preset:
         # Once more, with the preset's values as defaults: what is another value now was not given.
         without = given
@@ -207,11 +218,13 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
     Returns:
         The exit code.
     """
-    live = LiveLine()
+    live, drawing, start = LiveLine(), Drawing(), _start()
     with end_once() as ending, contextlib.ExitStack() as exits:
+        exits.callback(drawing.end)
 
         def on_report(report: Report) -> None:
             live.show(report)
+            drawing.prepare(report)
             ending.check()
 
         def on_end(result: Result | None) -> None:
@@ -220,11 +233,11 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
             code = 1
             if result is not None:
                 code = 0
-                _conclude(live)
+                _conclude(live, drawing, start)
                 print(result.execution, flush=True)
             elif ending.number is not None:
                 code = 128 + ending.number
-                _tell_of_interrupt(live)
+                _tell_of_interrupt(live, drawing, start)
             ending.obey()
             if threading.current_thread() is threading.main_thread():
                 exits.callback(_leave_later(code, sys.exc_info()[1]))
@@ -240,12 +253,12 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
     return 0
 
 
-def _tell_of_interrupt(live: LiveLine) -> None:
+def _tell_of_interrupt(live: LiveLine, drawing: Drawing, start: timing.Node | None) -> None:
     """Conclude a training that a signal has ended."""
     if live.run_dir is None or not live.run_dir.exists():
         tell("interrupted before the first iteration ended")
         return
-    _conclude(live)
+    _conclude(live, drawing, start)
     tell(
         "interrupted; metrics, timing and the last checkpoint are kept: "
         f"hotloop resume {shlex.quote(str(live.run_dir))} goes on"
@@ -284,18 +297,15 @@ def _leave_later(code: int, error: BaseException | None) -> Callable[[], None]:
     return end
 
 
-def _conclude(live: LiveLine) -> None:
+def _conclude(live: LiveLine, drawing: Drawing, start: timing.Node | None) -> None:
     """Draw the curve; print the timing trees, the largest cost, the curve and what to do next.
 
     What fails of it is told, and the rest goes on.
     """
-    from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import learning_curve
-
     assert live.run_dir is not None
     path = live.run_dir
-    curve = _told(lambda: learning_curve(RunDirectory.open(path)), "no learning curve was drawn")
-    _told(lambda: _print_timing(path), "no timing")
+    curve = _told(lambda: drawing.draw(path), "no learning curve was drawn")
+    _told(lambda: _print_timing(path, start), "no timing")
     _told(lambda: print_workers(path), "no account of the workers")
     _told(lambda: _print_returns(path), "no returns")
     if curve is not None:
@@ -313,7 +323,26 @@ def _told(part: Callable[[], Any], without: str) -> Any:
         return None
 
 
-def _print_timing(run_dir: Path) -> None:
+def _start() -> timing.Node | None:
+    """Return where the time since the process began has gone; None where nothing told of it."""
+    recording = timing.current()
+    try:
+        start = recording.tree().find("start")
+    except KeyError:
+        return None
+    if start.count > 1:  # a program that trains again and again
+        return None
+    # What came before: Python itself, and this command.
+    before_ns = round(process_age_s() * 1e9) - start.total_ns
+    start.total_ns += before_ns
+    start.min_ns = start.max_ns = start.total_ns
+    start.child("begin Python").add(
+        timing.Node("", count=1, total_ns=before_ns, min_ns=before_ns, max_ns=before_ns)
+    )
+    return start
+
+
+def _print_timing(run_dir: Path, start: timing.Node | None) -> None:
     recordings, problems = timing.read_directory(run_dir / "timing")
     for problem in problems:
         print(f"timing: {problem}", file=sys.stderr)
@@ -321,6 +350,9 @@ def _print_timing(run_dir: Path) -> None:
         if recording.pid != os.getpid():  # of the process that was resumed
             continue
         tree = recording.tree()
+        if start is not None and tree.children:
+            tree.total_ns += start.total_ns
+            tree.child("start").add(start)
         cost = timing.costliest(tree)
         if cost is None:
             print("\nno timing: its file could not be written")

@@ -1,4 +1,4 @@
-"""What workers did, at the end of a training."""
+"""The account of workers, printed at the end of a training."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""From Gymnasium's spaces to arrays and back: observations into rows, actions out of them."""
+"""Conversion of spaces to arrays and back: observations into rows, actions out of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.envs.checks import describe_value
-from hotloop.envs.spaces import ActionSpec, Encoding, ObsField, ObsSpec
+from hotloop.envs.spaces import ActionSpec, Encoding, ObsField, ObsSpec, is_image_shape
 from hotloop.errors import ShapeError, SpaceError
+from hotloop.stacks import num_stacked_frames
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from gymnasium import Space
+
+_FLOAT_BYTES = 4
 
 Write = Callable[[Any, Array], None]
 """Writes what an environment gave into (…, *shape); with one leading axis it gave a batch."""
@@ -29,6 +33,8 @@ class ObsEncoder:
 
     Boxes are kept, as float32 or uint8; categories become one-hot vectors; a Dict or Tuple of these
     becomes one flat float32 vector, in the space's own order (that of `gymnasium.spaces.flatten`).
+    With images among them it is a vector of bytes: an image takes as many as it has, and not four
+    times as many, and what is float32 stands at multiples of four.
 
     Args:
         space: of one environment's observations.
@@ -54,39 +60,48 @@ class ObsEncoder:
             else:
                 parts = list(enumerate(space.spaces))
             self._writers: list[tuple[Any, slice, Write]] = []
+            self._is_packed = any(is_image(part) for _, part in parts)
             layout, start = [], 0
             for key, part in parts:
                 shape, encoding, write = _encode_part(
                     part, f"its part {key!r}, {part}", is_flat=True
                 )
-                stop = start + math.prod(shape)
-                self._writers.append((key, slice(start, stop), write))
-                layout.append(
-                    ObsField(name=str(key), start=start, stop=stop, shape=shape, encoding=encoding)
-                )
+                dtype = "uint8" if is_image(part) else "float32"
+                if self._is_packed and dtype == "float32":
+                    start += -start % _FLOAT_BYTES
+                    stop = start + _FLOAT_BYTES * math.prod(shape)
+                else:
+                    stop = start + math.prod(shape)
+                place = slice(start, stop)
+                self._writers.append((key, place, _in_bytes(write, dtype, self._is_packed)))
+                field = _field(part, str(key), place, shape, encoding, dtype)
+                layout.append(field)
                 start = stop
-            self.spec = ObsSpec(shape=(start,), dtype="float32", layout=tuple(layout))
+            if self._is_packed:
+                start += -start % _FLOAT_BYTES  # so that rows of a batch are as well aligned
+            dtype = "uint8" if self._is_packed else "float32"
+            self.spec = ObsSpec(shape=(start,), dtype=dtype, layout=tuple(layout))
             self.write: Write = (
                 self._write_dict if isinstance(space, spaces.Dict) else self._write_tuple
             )
         else:
             shape, encoding, self.write = _encode_part(space, str(space), is_flat=False)
             is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8
-            self.spec = ObsSpec(
-                shape=shape,
-                dtype="uint8" if is_bytes else "float32",
-                layout=(
-                    ObsField(
-                        name="", start=0, stop=math.prod(shape), shape=shape, encoding=encoding
-                    ),
-                ),
-            )
+            dtype = "uint8" if is_bytes else "float32"
+            place = slice(0, math.prod(shape))
+            field = _field(space, "", place, shape, encoding, dtype)
+            self.spec = ObsSpec(shape=shape, dtype=dtype, layout=(field,))
             if isinstance(space, spaces.Box) and space.shape == shape:
                 self.box_shape, self.box_dtype = shape, space.dtype
         if math.prod(self.spec.shape) == 0:
             raise SpaceError(
                 f"the observation space {space} holds no numbers: give the environment at least one"
             )
+
+    def spec_of(self, env: Any) -> ObsSpec:
+        """Return the spec, with what is known of an environment that observes so."""
+        shape = self.box_shape or ()
+        return dataclasses.replace(self.spec, num_frames=num_stacked_frames(env, shape))
 
     def _write_dict(self, observation: Any, out: Array) -> None:
         if not isinstance(observation, Mapping):
@@ -119,6 +134,55 @@ class ObsEncoder:
             write(part, out)
         except MismatchError as error:
             raise MismatchError(f"part {key!r}: {error}") from None
+
+
+def is_image(space: Any) -> bool:
+    """Whether a space is of images: bytes of two axes or three, none of them tiny but channels."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return False
+    return is_image_shape(space.shape)
+
+
+def _field(
+    space: Any, name: str, place: slice, shape: tuple[int, ...], encoding: Encoding, dtype: str
+) -> ObsField:
+    """Describe a part of an observation that stands in `place`."""
+    bounds: dict[str, float | None] = {}
+    if encoding == "box" and space.low.size:
+        low, high = float(space.low.min()), float(space.high.max())
+        bounds = {
+            "low": low if math.isfinite(low) else None,
+            "high": high if math.isfinite(high) else None,
+        }
+    return ObsField(
+        name=name,
+        start=place.start,
+        stop=place.stop,
+        shape=shape,
+        encoding=encoding,
+        dtype=dtype,
+        **bounds,
+    )
+
+
+def _in_bytes(write: Write, dtype: str, is_packed: bool) -> Write:
+    """Return what writes a part into a row, which holds bytes where it `is_packed`."""
+    if not is_packed or dtype == "uint8":
+        return write
+
+    def write_numbers(value: Any, out: Array) -> None:
+        numbers = out.view(np.float32)
+        write(value, numbers)
+        # Here, since nobody else sees numbers in these bytes.
+        if not np.isfinite(numbers).all():
+            raise MismatchError(
+                f"the observation must be finite, got {describe_value(value)}: find out where NaN "
+                "or infinity comes from"
+            )
+
+    return write_numbers
 
 
 def _encode_part(

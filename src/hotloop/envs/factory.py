@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hotloop import kernel
+from hotloop.envs import atari
 from hotloop.envs.checks import describe_value
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
@@ -24,7 +24,9 @@ from hotloop.errors import (
     nearest,
 )
 from hotloop.importing import describe_exception, name_of
-from hotloop.memory import need_memory
+from hotloop.system import processes
+from hotloop.system.cores import available_cores
+from hotloop.system.memory import need_memory
 
 if TYPE_CHECKING:
     import gymnasium
@@ -55,6 +57,9 @@ def make_env(
         EnvironmentFailure: the environment's constructor raised.
     """
     env_id, factory = _resolve(env)
+    if atari.is_preprocessed(env, env_kwargs or {}):
+        spec = import_gymnasium().spec(env_id)
+        factory = functools.partial(_of_game, atari.make_game, spec)
     made = _construct(env_id, factory, env_kwargs or {})
     if _is_vector(made):
         made.close()
@@ -76,6 +81,7 @@ def make_vec(
     stream: Stream = "training",
     stagger: int = 0,
     on_failure: Callable[[HotloopError], None] | None = None,
+    num_threads: int | None = None,
 ) -> VectorEnv:
     """N environments side by side.
 
@@ -99,6 +105,7 @@ def make_vec(
             so that resets don't come in bursts; single environments with a time limit alone.
         on_failure: a single environment that fails is made anew and goes on with its next episode,
             and this is told of it and may raise; None: failures are raised.
+        num_threads: that step them, of Atari games; None: one for each core.
 
     Raises:
         UnknownNameError: there is no such id, module or factory.
@@ -117,15 +124,20 @@ def make_vec(
         pool = _make_envpool(env, num_envs or 1, pool_seed, kwargs)
         return _adapt(pool, env, num_envs, seed=seed, first_env=first_env, stream=stream)
     env_id, factory = _resolve(env)
+    if atari.is_preprocessed(env, kwargs):
+        spec, num_envs = import_gymnasium().spec(env_id), num_envs or 1
+        threads = min(num_envs, num_threads or available_cores())
+        make_games = functools.partial(atari.make_games, spec, num_envs, threads)
+        factory = functools.partial(_of_game, make_games)
     made = _construct(env_id, factory, kwargs)
     if _is_vector(made):
         return _adapt(made, env_id, num_envs, seed=seed, first_env=first_env, stream=stream)
     singles, known = [made], {id(made)}
     try:
-        before = kernel.resident_bytes()
+        before = processes.resident_bytes()
         for count in range(1, num_envs or 1):
             if count >= 64 and count.bit_count() == 1:
-                _need_more(count, num_envs or 1, kernel.resident_bytes() - before)
+                _need_more(count, num_envs or 1, processes.resident_bytes() - before)
             single = _construct(env_id, factory, kwargs)
             if id(single) in known:
                 raise ConfigError(
@@ -168,6 +180,11 @@ def _adapt(
     except BaseException:
         envs.close()
         raise
+
+
+def _of_game(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Make an Atari environment, whose arguments are one mapping."""
+    return make(*args, kwargs)
 
 
 def _is_vector(made: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What every set of environments offers, whatever steps it."""
+"""The interface of a set of environments, however it is stepped."""
 
 from __future__ import annotations
 

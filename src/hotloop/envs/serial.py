@@ -1,4 +1,4 @@
-"""Our own loop over single environments: the way that most training goes."""
+"""A loop over single environments: the way that most training goes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SerialVectorEnv:
         self._failing = 0  # the environment that failed last
         self._encoder = ObsEncoder(envs[0].observation_space)
         self._decoder = ActionDecoder(envs[0].action_space)
-        self.obs_spec = self._encoder.spec
+        self.obs_spec = self._encoder.spec_of(envs[0])
         self.action_spec = self._decoder.spec
         for i, env in enumerate(self._envs):
             self._check_spaces(i, env)

@@ -5,13 +5,15 @@ The specs need no Gymnasium: a checkpoint holds them as JSON, and a policy is ev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from hotloop.errors import ShapeError
 from hotloop.types import Array
 
 Encoding = Literal["box", "one_hot", "binary"]
+
+_LEAST_SIDE = 8  # of an image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +23,19 @@ class ObsField:
     name: str
     """The key in a Dict space, "0", "1", … in a Tuple, and "" where the space is not composite."""
     start: int
-    """First position in the flat vector."""
+    """First position in the flat vector; in bytes, where it is a vector of bytes."""
     stop: int
     """One past the last position."""
     shape: tuple[int, ...]
     """Shape of the part once it is encoded: (n,) for n categories."""
     encoding: Encoding
     """`box`: the numbers themselves; `one_hot`: categories; `binary`: zeros and ones."""
+    dtype: str = "float32"
+    """`float32`, or `uint8` of images."""
+    low: float | None = field(default=None, compare=False)
+    """`box`: the least of its lower bounds; None: there is none, or it is not known."""
+    high: float | None = field(default=None, compare=False)
+    """`box`: the largest of its upper bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +45,17 @@ class ObsSpec:
     shape: tuple[int, ...]
     """Of one observation."""
     dtype: str
-    """`float32`, or `uint8` where the environment gives bytes (images)."""
+    """`float32`, or `uint8` where the environment gives bytes (images). A Dict or Tuple with images
+    is a vector of bytes, in which numbers take four each."""
     layout: tuple[ObsField, ...]
     """The parts, in the order in which they lie in the observation."""
+    num_frames: int = field(default=0, compare=False)
+    """Frames that the first axis stacks, each new one beside the last ones; 0: it is no stack."""
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a vector of bytes that holds numbers of several kinds."""
+        return len(self.layout) > 1 and self.dtype == "uint8"
 
     def unflatten(self, obs: Array) -> dict[str, Array]:
         """The parts of flat observations, by name.
@@ -61,11 +77,13 @@ class ObsSpec:
             )
         leading = obs.shape[:num_leading]
         if len(self.layout) == 1:
-            (field,) = self.layout
-            return {field.name: obs.reshape(*leading, *field.shape)}
+            (part,) = self.layout
+            return {part.name: obs.reshape(*leading, *part.shape)}
         return {
-            field.name: obs[..., field.start : field.stop].reshape(*leading, *field.shape)
-            for field in self.layout
+            part.name: obs[..., part.start : part.stop]
+            .view(part.dtype if self.is_packed else obs.dtype)
+            .reshape(*leading, *part.shape)
+            for part in self.layout
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -73,16 +91,8 @@ class ObsSpec:
         return {
             "shape": list(self.shape),
             "dtype": self.dtype,
-            "layout": [
-                {
-                    "name": field.name,
-                    "start": field.start,
-                    "stop": field.stop,
-                    "shape": list(field.shape),
-                    "encoding": field.encoding,
-                }
-                for field in self.layout
-            ],
+            "num_frames": self.num_frames,
+            "layout": [{**asdict(part), "shape": list(part.shape)} for part in self.layout],
         }
 
     @classmethod
@@ -91,15 +101,10 @@ class ObsSpec:
         return cls(
             shape=tuple(values["shape"]),
             dtype=values["dtype"],
+            num_frames=values.get("num_frames", 0),
             layout=tuple(
-                ObsField(
-                    name=field["name"],
-                    start=field["start"],
-                    stop=field["stop"],
-                    shape=tuple(field["shape"]),
-                    encoding=field["encoding"],
-                )
-                for field in values["layout"]
+                ObsField(**{"dtype": values["dtype"], **part, "shape": tuple(part["shape"])})
+                for part in values["layout"]
             ),
         )
 
@@ -155,6 +160,15 @@ class ActionSpec:
             low=tuple(float(bound) for bound in values["low"]),
             high=tuple(float(bound) for bound in values["high"]),
         )
+
+
+def is_image_shape(shape: tuple[int, ...]) -> bool:
+    """Whether bytes of such a shape are an image: (H, W), (C, H, W) or (H, W, C).
+
+    Not where a side is tiny: such bytes are a table of numbers.
+    """
+    sides = sorted(shape)[-2:]
+    return len(shape) in (2, 3) and sides[0] >= _LEAST_SIDE
 
 
 class Spaces(Protocol):

@@ -23,7 +23,7 @@ import numpy as np
 
 from hotloop.envs.checks import check_call, describe_value, failure, non_finite
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
-from hotloop.envs.protocol import allocate_step
+from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.importing import describe_exception
@@ -72,7 +72,11 @@ class VectorAdapter:
         self._first_env = first_env
         self._stream: Stream = stream
         self._is_closed = False
-        self._takes_seeds = isinstance(envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        self._takes_seeds = isinstance(envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) or (
+            getattr(envs, "takes_seeds", False)
+        )
+        # Where what ends is a part of a game, such as a life.
+        self._goes_on: Callable[[Any], Any] | None = getattr(envs, "goes_on", None)
         self._is_envpool = _is_envpool(envs)
         if self._is_envpool:
             _check_synchronous(envs, env_id)
@@ -81,7 +85,7 @@ class VectorAdapter:
             self.autoreset = "masked"
         self._encoder = ObsEncoder(envs.single_observation_space)
         self._decoder = ActionDecoder(envs.single_action_space)
-        self.obs_spec = self._encoder.spec
+        self.obs_spec = self._encoder.spec_of(envs)
         self.action_spec = self._decoder.spec
         self._own = allocate_step(self.num_envs, self.obs_spec)
         self._action_shape = (self.num_envs, *self.action_spec.shape)
@@ -95,8 +99,6 @@ class VectorAdapter:
         self._finals: _FinalObservations | None = None
         self._knows_finals = self.autoreset != "same_step"
         self._finished: list[Episode] = []
-
-    can_replay = False  # none of them can be stepped alone
 
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
@@ -141,7 +143,7 @@ class VectorAdapter:
         self._lengths += 1
         if self.autoreset == "next_step" and self._resetting.any():
             self._mark_resets(out)
-        ended = terminated | truncated
+        ended = self._ended(terminated, truncated, info)
         has_ended = ended.any()
         if has_ended:
             self._end_episodes(ended)
@@ -168,9 +170,66 @@ class VectorAdapter:
         episodes: Sequence[RunningEpisode],
         on_step: Callable[[], None] = lambda: None,
     ) -> tuple[Array, list[int]]:
-        """See `VectorEnv.resume`: all begin a new episode."""
+        """See `VectorEnv.resume`.
+
+        None can be stepped alone, so the longest episode is begun first, and each of the others
+        when it has as many steps left as they have.
+        """
         self._episode = [episode.episode for episode in episodes]
-        return self.reset(), list(range(self.num_envs))
+        if not self.can_replay:
+            return self.reset(), list(range(self.num_envs))
+        self._episode = [episode.episode - 1 for episode in episodes]
+        obs = self.reset()
+        self._lengths[:] = [len(episode.actions) for episode in episodes]
+        try:
+            failed = self._replay(episodes, obs, on_step)
+        except Exception:  # what does not repeat itself may fail in any way
+            failed = np.ones(self.num_envs, np.bool_)
+        for i, episode in enumerate(episodes):
+            failed[i] |= obs_hash(obs[i]) != episode.obs_hash
+        if failed.any():
+            self._begin_episodes(failed)
+            self._reset_masked(failed, obs)
+            self._check_first_obs(obs, failed)
+        return obs, np.flatnonzero(failed).tolist()
+
+    def _replay(
+        self, episodes: Sequence[RunningEpisode], obs: Array, on_step: Callable[[], None]
+    ) -> Array:
+        """Repeat the actions of all episodes, and write the last observations.
+
+        Returns:
+            bool, (N,): whether an episode ended on the way.
+        """
+        lengths = self._lengths.copy()
+        longest = int(lengths.max())
+        action = np.zeros(self._action_shape, self.action_spec.dtype)
+        failed = np.zeros(self.num_envs, np.bool_)
+        for t in range(longest + 1):
+            on_step()
+            begins = lengths == longest - t
+            if begins.any():
+                self._reset_masked(begins, obs)
+            if t == longest:
+                break
+            runs = lengths >= longest - t
+            for i in np.flatnonzero(runs).tolist():
+                action[i] = episodes[i].actions[t - longest + lengths[i]]
+            observations, reward, terminated, truncated, info = self._envs.step(
+                self._decoder.batch(action)
+            )
+            ended = self._ended(terminated, truncated, info)
+            failed |= runs & ended
+            self._returns[runs] += reward[runs]
+            following = np.empty_like(obs)
+            self._write(observations, following)
+            obs[runs] = following[runs]
+        return failed
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether episodes can be begun one by one, each from its own seed."""
+        return self._takes_seeds and self.autoreset == "masked"
 
     def pop_episodes(self) -> list[Episode]:
         """See `VectorEnv.pop_episodes`."""
@@ -183,6 +242,12 @@ class VectorAdapter:
             self._is_closed = True
             self._episode = [-1] * self.num_envs
             self._envs.close()
+
+    def _ended(self, terminated: Array, truncated: Array, info: Any) -> Array:
+        """Return where the environment is over, and not only what is learned from: bool, (N,)."""
+        if self._goes_on is not None:
+            terminated = terminated & ~self._goes_on(info)
+        return terminated | truncated
 
     def _mark_resets(self, out: StepArrays) -> None:
         """Next-step mode: this call was spent on the reset of those that ended in the last one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import shutil
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hotloop.errors import ConfigError
+from hotloop.learner import artefacts
 from hotloop.learner.state import tensors
 from hotloop.timing import span
 
@@ -25,7 +27,7 @@ Compile = Literal["auto", "on", "off"]
 LAUNCHES_SAVED_S = 0.85e-3  # of an update's some 130 operations
 ARITHMETIC_SAVED = 0.2  # of it, by what fuses with products of matrices
 FLOP_PER_S = 50e9
-COMPILE_S = 15.0
+COMPILE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Choice:
         is_compiled: as one graph, or eager.
         reason: a sentence for the user.
         may_be_eager: whether to fall back if compiling fails.
+        may_be_kept: whether to take what an earlier run has compiled, where that is kept.
     """
 
     is_compiled: bool
     reason: str
     may_be_eager: bool = False
+    may_be_kept: bool = False
 
 
 def choose(mode: Compile, *, num_calls: int, flop_per_call: float) -> Choice:
@@ -70,13 +74,23 @@ def choose(mode: Compile, *, num_calls: int, flop_per_call: float) -> Choice:
     if mode == "on":
         return Choice(True, "compiled, as asked")
     saved_s = num_calls * (LAUNCHES_SAVED_S + ARITHMETIC_SAVED * flop_per_call / FLOP_PER_S)
-    forecast = (
-        f"compiling takes about {COMPILE_S:.0f} s (less when cached) and would save about "
-        f"{saved_s:.0f} s of {num_calls:,} updates"
-    )
     is_worth_it = saved_s > 1.5 * COMPILE_S
-    reason = f"{'compiled' if is_worth_it else 'eager'}: {forecast}"
-    return Choice(is_worth_it, reason, may_be_eager=True)
+    reason = (
+        f"{'compiled' if is_worth_it else 'eager, unless an earlier run has compiled it'}: "
+        f"compiling takes about {COMPILE_S:.0f} s once and would save about {saved_s:.0f} s of "
+        f"{num_calls:,} updates"
+    )
+    return Choice(is_worth_it, reason, may_be_eager=True, may_be_kept=not is_worth_it)
+
+
+def repeat(was: str) -> Choice:
+    """Choose as the run did that is gone on with.
+
+    Args:
+        was: `Execution.was` of it.
+    """
+    is_compiled = was == "compiled"
+    return Choice(is_compiled, f"{was}, as the run began", may_be_eager=is_compiled)
 
 
 class Execution:
@@ -93,6 +107,7 @@ class Execution:
         choice: the same, or eager if `auto` found that the update can't be compiled.
         compile_s: seconds that compiling took; 0 if eager.
         eager_s: seconds of an eager call, measured on copies just before compiling; 0 if eager.
+        tell: called with what is done next while an update is compiled.
     """
 
     def __init__(self, update: Callable[..., Any], choice: Choice, name: str = "update") -> None:
@@ -100,6 +115,7 @@ class Execution:
         self.name = name
         self.compile_s = 0.0
         self.eager_s = 0.0
+        self.tell: Callable[[str], None] = lambda _: None
         self._update = update
         # What was compiled, by shape, stride and type of the arguments.
         self._graphs: dict[Any, Graph] = {}
@@ -112,11 +128,20 @@ class Execution:
         Raises:
             ConfigError: `on`, but the update can't be compiled.
         """
+        if self.choice.may_be_kept and not self._num_calls:
+            self._look_for_kept(state, args)
         started = time.perf_counter()
         metrics = self._run(state, args) if self.choice.is_compiled else self._update(state, *args)
         self._calls_s += time.perf_counter() - started
         self._num_calls += 1
         return metrics
+
+    @property
+    def was(self) -> str | None:
+        """How the updates ran that there were, "eager" or "compiled"; None: there were none."""
+        if not self._num_calls:
+            return None
+        return "compiled" if self.choice.is_compiled else "eager"
 
     @property
     def num_recompilations(self) -> int:
@@ -137,9 +162,7 @@ class Execution:
         )
 
     def _run(self, state: Any, args: tuple[Any, ...]) -> Any:
-        each = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
-        given = [x for x in each if x is not None]
-        key = tuple([(x.shape, x.stride(), x.dtype) for x in given])
+        given, key = _given(args)
         graph = self._graphs.get(key)
         if graph is None:
             started = time.perf_counter()
@@ -150,14 +173,24 @@ class Execution:
             self._graphs[key] = graph
         return graph(state, args, given)
 
+    def _look_for_kept(self, state: Any, args: tuple[Any, ...]) -> None:
+        """Take what an earlier run has compiled, if there is such."""
+        with contextlib.suppress(Exception), span("compile"):  # then it is eager
+            graph = artefacts.load(artefacts.record(self._update, (state, *args)))
+            if graph is not None:
+                self._graphs[_given(args)[1]] = graph
+                self.eager_s = self._eager_s(state, args)
+                why = "compiled: an earlier run has compiled it"
+                self.choice = Choice(True, why, may_be_eager=True)
+
     def _compile(self, state: Any, args: tuple[Any, ...]) -> Graph | None:
         """A graph for these arguments; None where there is to be none."""
         if not self._graphs:
-            self.eager_s = min(self._time_eager(*copy.deepcopy((state, *args))) for _ in range(5))
+            self.eager_s = self._eager_s(state, args)
         started = time.perf_counter()
         try:
             with span("compile"):
-                graph = _compiled(self._update, copy.deepcopy((state, *args)))
+                graph = _compiled(self._update, copy.deepcopy((state, *args)), self.tell)
         except Exception as error:  # a network of the user's own may hold anything
             what = f"the {self.name} can't be compiled ({_first_line(error)})"
             if not self.choice.may_be_eager:
@@ -170,103 +203,72 @@ class Execution:
         self.compile_s += time.perf_counter() - started
         return graph
 
-    def _time_eager(self, *args: Any) -> float:
-        started = time.perf_counter()
-        self._update(*args)
-        return time.perf_counter() - started
+    def _eager_s(self, state: Any, args: tuple[Any, ...]) -> float:
+        """The least of five calls on copies."""
+        taken: list[float] = []
+        for _ in range(5):
+            copies = copy.deepcopy((state, *args))
+            started = time.perf_counter()
+            self._update(*copies)
+            taken.append(time.perf_counter() - started)
+        return min(taken)
+
+
+def _given(args: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
+    """The tensors of arguments, and what a graph is for: shapes, strides, types, which are one."""
+    each = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
+    given = [x for x in each if x is not None]
+    ids = [id(x) for x in given]
+    ones = () if len(set(ids)) == len(ids) else tuple([ids.index(one) for one in ids])
+    return given, (ones, *[(x.shape, x.stride(), x.dtype) for x in given])
 
 
 # A compiled update: called with the state, the other arguments, and the tensors in those.
 Graph = Callable[[Any, tuple[Any, ...], list[Tensor]], Any]
 
-# C++ calls the kernels: 0.08 ms less an update of PPO's 64×64 networks. What is used more than once
-# is computed once, where the default is to repeat up to 30 operations: 0.03 ms.
-_OPTIONS = {"cpp_wrapper": True, "realize_opcount_threshold": 15}
 
-
-def _compiled(update: Callable[..., Any], args: tuple[Any, ...]) -> Graph:
+def _compiled(
+    update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
+) -> Graph:
     """The update as one graph, for arguments like these alone; these are changed by it."""
     device = next(iter(tensors(args).values())).device.type
-    return COMPILERS.get(device, _torch_compiled)(update, args)
+    return COMPILERS.get(device, _torch_compiled)(update, args, tell)
 
 
-def _torch_compiled(update: Callable[..., Any], args: tuple[Any, ...]) -> Graph:
-    """`torch.compile` as it is documented."""
-    compiled: Any = torch.compile(update, fullgraph=True, dynamic=False)
+def _torch_compiled(
+    update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
+) -> Graph:
+    """`torch.compile` as it is documented, whose guards are left out: `Execution` has looked."""
+    tell("compiling the update with torch.compile")
+    options: Any = {"guard_filter_fn": lambda guards: [False] * len(guards)}
+
+    def whole(*args: Any) -> Any:
+        return update(*args)
+
+    # What is compiled is counted by code objects, and no more than eight of one are allowed: each
+    # update gets one of its own.
+    whole.__code__ = whole.__code__.replace(co_name="update")
+    compiled: Any = torch.compile(whole, fullgraph=True, dynamic=False, options=options)
     compiled(*args)
     return lambda state, args, given: compiled(state, *args)
 
 
-def _cpu_compiled(update: Callable[..., Any], args: tuple[Any, ...]) -> Graph:
-    """A graph that is called directly, or by `torch.compile` where that fails."""
+def _cpu_compiled(
+    update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
+) -> Graph:
+    """An artefact that is kept, or by `torch.compile` where an update can't be packaged."""
     try:
-        return _DirectGraph(update, args)
-    except Exception:  # it takes parts of torch that other releases may have changed
-        compiled: Any = torch.compile(update, fullgraph=True, dynamic=False, options=_OPTIONS)
-        compiled(*args)
-        return lambda state, args, given: compiled(state, *args)
+        recording = artefacts.record(update, args)
+        return artefacts.load(recording) or artefacts.build(recording, tell)
+    except Exception:  # a network of the user's own may hold anything
+        return _torch_compiled(update, args, tell)
 
 
 # What makes a graph of an update and arguments like those that it is going to get, by the type of
 # the device that these are on.
-COMPILERS: dict[str, Callable[[Callable[..., Any], tuple[Any, ...]], Graph]] = {
-    "cpu": _cpu_compiled,
-    "cuda": _torch_compiled,
-}
-
-
-class _DirectGraph:
-    """A graph that is called without `torch.compile` having a look at the arguments each time.
-
-    `Execution` has done that already, and it takes 0.08 ms of 0.43. What is compiled is kept, with
-    the place that each of its inputs has among the arguments' tensors.
-    """
-
-    def __init__(self, update: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        from torch._inductor.compile_fx import compile_fx
-
-        self._graph: Any = None
-
-        def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-            graph: Any = compile_fx(module, example_inputs, config_patches=_OPTIONS)
-            self._graph = graph
-
-            def first_call(*inputs: Tensor) -> Any:
-                self._inputs = inputs
-                self._outputs = graph(*inputs)
-                return self._outputs
-
-            return first_call
-
-        def whole(*args: Any) -> Any:
-            return update(*args)
-
-        # What is compiled is counted by code objects, and no more than eight of one are allowed:
-        # each update gets one of its own.
-        whole.__code__ = whole.__code__.replace(co_name="update")
-        result = torch.compile(whole, backend=backend, fullgraph=True, dynamic=False)(*args)
-        self._gives_tuple = isinstance(result, tuple)
-        outputs = result if self._gives_tuple else (result,)
-        if list(map(id, self._outputs)) != list(map(id, outputs)):
-            raise RuntimeError("the update replaces tensors of its state")
-        everything = list(tensors(args).values())
-        places = {id(x): place for place, x in enumerate(everything)}
-        if len(places) != len(everything):
-            raise RuntimeError("a tensor that is passed twice would be taken for one later")
-        # Tensors that are no arguments are constants of the update's own.
-        self._constants = [x for x in self._inputs if id(x) not in places]
-        ends = {id(x): len(places) + k for k, x in enumerate(self._constants)}
-        self._places = [places.get(id(x), ends.get(id(x), 0)) for x in self._inputs]
-        self._state: Any = None
-        self._state_tensors: list[Tensor] = []
-        self._inputs = self._outputs = ()
-
-    def __call__(self, state: Any, args: tuple[Any, ...], given: list[Tensor]) -> Any:
-        if state is not self._state:
-            self._state, self._state_tensors = state, list(tensors(state).values())
-        everything = self._state_tensors + given + self._constants
-        outputs = self._graph(*[everything[place] for place in self._places])
-        return tuple(outputs) if self._gives_tuple else outputs[0]
+COMPILERS: dict[
+    str, Callable[[Callable[..., Any], tuple[Any, ...], Callable[[str], None]], Graph]
+] = {"cpu": _cpu_compiled, "cuda": _torch_compiled}
 
 
 def _first_line(error: Exception) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotloop.errors import ConfigError
-from hotloop.learner.execution import Compile, choose
+from hotloop.learner.execution import Compile, choose, repeat
 from hotloop.learner.hyper import HyperParameters
 from hotloop.learner.metrics import Metrics
 from hotloop.learner.noise import UpdateNoise
@@ -93,13 +93,16 @@ class Learner:
         choice = choose(
             compile,
             num_calls=int(num_batches * calls_per_batch),
-            # Forward and backward of every network, more or less.
-            flop_per_call=4 * _num_parameters(self.state) * batch_size,
+            # Forward and backward of every network, more or less; convolutions use each parameter
+            # at many places.
+            flop_per_call=batch_size
+            * (4 * _num_parameters(self.state) + 6 * network.network.layers.num_encoder_products),
         )
         self._rules = [
             (rule, BoundUpdate(rule.function, self.state, self.hyper.tensors, choice, rule.name))
             for rule in rules
         ]
+        self._executed: dict[str, str] = {}
         self.executions = [update.execution for _, update in self._rules]
 
     def update(self, batch: Any) -> Tensor | None:
@@ -151,10 +154,21 @@ class Learner:
         """The generators' states, as JSON holds them."""
         return {"host": self.rng.bit_generator.state, "device": self._noise.to_json()}
 
+    def executed(self) -> dict[str, str]:
+        """How the updates ran that there were, by name: "eager" or "compiled"."""
+        now = {one.name: one.was for one in self.executions if one.was is not None}
+        return {**self._executed, **now}
+
     def load(
-        self, arrays: Mapping[str, Array], random_state: Mapping[str, Any], num_updates: int
+        self,
+        arrays: Mapping[str, Array],
+        random_state: Mapping[str, Any],
+        num_updates: int,
+        executed: Mapping[str, str],
     ) -> None:
         """Go on from a checkpoint.
+
+        What `compile` "auto" has chosen once stays, whatever has been compiled since.
 
         Raises:
             CheckpointError: an array is missing or has another shape.
@@ -163,6 +177,10 @@ class Learner:
         self.rng.bit_generator.state = random_state["host"]
         self._noise.load(random_state["device"])
         self.num_updates = num_updates
+        self._executed = dict(executed)
+        for one in self.executions:
+            if one.choice.may_be_eager and one.name in executed:
+                one.choice = repeat(executed[one.name])
 
 
 def choose_device(device: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""Matrix products in float32 or bfloat16, as torch functions."""
+"""Matrix products and convolutions in float32 or bfloat16, as torch functions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import conv2d
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -60,6 +61,33 @@ def product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
             left = torch.stack(left.unbind(0))
         return multiply(left, right.to(torch.bfloat16)).to(torch.float32)
     return rounded(multiply(rounded(left), rounded(right)))
+
+
+def convolution(
+    inputs: Tensor, kernel: Tensor, bias: Tensor, stride: int, padding: int, precision: Precision
+) -> Tensor:
+    """Return the convolution of images, with operands rounded as `product` rounds them.
+
+    Args:
+        inputs: float32, (B, C, height, width).
+        kernel: float32, (H, C, k, k).
+        bias: float32, (H,).
+        stride: pixels between two places.
+        padding: pixels of zeros on all sides.
+        precision: of operands and result.
+
+    Returns:
+        float32, (B, H, …, …).
+    """
+    if precision == "float32":
+        return conv2d(inputs, kernel, bias, stride, padding)
+    if HAS_FAST_BFLOAT16 or inputs.is_cuda:
+        low = inputs.to(torch.bfloat16), kernel.to(torch.bfloat16)
+        return conv2d(*low, None, stride, padding).to(torch.float32) + bias[:, None, None]
+    return (
+        rounded(conv2d(rounded(inputs), rounded(kernel), None, stride, padding))
+        + (bias[:, None, None])
+    )
 
 
 def rounded(x: Tensor) -> Tensor:

@@ -34,6 +34,8 @@ class ActingPolicy:
     Attributes:
         network: what acts.
         has_value: whether there is a value function.
+        tells_value: whether `head` and `draw` leave what `last_value` returns: one forward of a
+            torch module gives both.
         exploration: how it explores; None: not at all.
         snapshot: what it acts by; its parameters may have been changed in place since.
         version: the snapshot's, the number of iterations that it has learned from.
@@ -54,11 +56,13 @@ class ActingPolicy:
         self._limits = action_limits(network.action_spec)
         if network.layers.twin is not None:
             self._forward = TwinForward(network.layers.twin)
+            self.tells_value = False
         else:
             # Torch is imported only for those who brought it along.
             from hotloop.policies.torch_acting import TorchForward
 
             self._forward = TorchForward(*network.layers.torch_module(), network.obs_spec.dtype)
+            self.tells_value = network.has_value
         self._rng = np.random.default_rng(0)
         self.load(snapshot)
 
@@ -167,6 +171,12 @@ class ActingPolicy:
         if self.obs_scale is not None:
             obs = self.obs_scale.apply(obs)
         return self._forward.value(obs)
+
+    def last_value(self) -> Array:
+        """Return V of what was acted on last, where the policy `tells_value`: float32, (B,)."""
+        assert not isinstance(self._forward, TwinForward)
+        assert self._forward.last_value is not None
+        return self._forward.last_value
 
     def choose(self, head: Array, noise: Array, out: Array) -> None:
         """Draw actions into `out`, (B, *action_shape), from `head`, (B, H), and `noise`, (B, K)."""

@@ -44,6 +44,7 @@ class CheckedModule:
     """
 
     twin = None
+    num_encoder_products = 0  # not known
 
     def __init__(
         self,

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.envs.spaces import ActionSpec, ObsSpec, Spaces
-from hotloop.errors import ConfigError
-from hotloop.policies.encoders import ENCODERS, Encoder, choose_encoder
+from hotloop.errors import ConfigError, SpaceError
+from hotloop.policies.encoders import Encoder, choose_encoder, make_encoder
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.initialization import uniform_parameters
 from hotloop.policies.modules import Module, find_module
 from hotloop.policies.network import check_not_empty
 from hotloop.policies.perceptrons import check_sizes
-from hotloop.policies.registry import find
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class StackedCritics(Critics):
 
     @cached_property
     def _encoder(self) -> Encoder:
-        return find(ENCODERS, "encoder", self.encoder)(self.obs_spec)
+        return make_encoder(self.encoder, self.obs_spec)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return shapes: weights are (K, inputs, outputs), the first's (inputs, K·outputs).
@@ -125,18 +124,17 @@ class StackedCritics(Critics):
     def initial_parameters(self, seed: int) -> dict[str, Array]:
         """Return weights and biases in ±1/√inputs, scales 1 and shifts 0."""
         generator = np.random.default_rng((seed, 1))
-        params = self._encoder.initial_parameters(generator)
-        rest = {name: x for name, x in self.parameter_shapes().items() if name not in params}
-        return {**params, **uniform_parameters(rest, generator)}
+        return uniform_parameters(self.parameter_shapes(), generator)
 
     def learned(self, precision: Precision, device: torch.device | str) -> CriticValues:
         import torch
         from torch.nn.functional import layer_norm
 
-        from hotloop.policies.layers import linear
+        from hotloop.policies.layers import learned_operations, linear
 
         encoder, sizes, width = self._encoder, self.hidden_sizes, self.hidden_sizes[0]
         has_norm, total = self.layer_norm, self.count
+        operations = learned_operations(precision)
 
         def values(params: Mapping[str, Tensor], obs: Tensor, action: Tensor, count: int) -> Tensor:
             def part(name: str) -> Tensor:
@@ -145,7 +143,7 @@ class StackedCritics(Critics):
                     return x
                 return x[..., : count * width] if name in ("0.weight", "0.bias") else x[:count]
 
-            inputs = torch.cat([encoder.features(params, obs), action], 1)
+            inputs = torch.cat([encoder.features(params, obs, operations), action], 1)
             wide = linear(inputs, part("0.weight"), part("0.bias"), precision)
             hidden = wide.view(len(inputs), count, -1).transpose(0, 1)
             for k in range(len(sizes)):
@@ -236,7 +234,12 @@ def critics(
     common = {"obs_spec": spaces.obs_spec, "action_spec": spaces.action_spec, "count": count}
     if module is not None:
         return ModuleCritics(**common, body=find_module(module))
-    encoder = choose_encoder(spaces.obs_spec)
+    if choose_encoder(spaces.obs_spec) != "flatten":
+        raise SpaceError(
+            "critics of continuous actions learn from numbers, and these observations hold images: "
+            "learn from them with ppo, or with dqn where actions are discrete, or give networks of "
+            "your own (`network`, `critic_network`)"
+        )
     return StackedCritics(
-        **common, encoder=encoder, hidden_sizes=hidden_sizes, layer_norm=layer_norm
+        **common, encoder="flatten", hidden_sizes=hidden_sizes, layer_norm=layer_norm
     )

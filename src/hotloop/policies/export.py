@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from hotloop.errors import ConfigError, MissingExtraError
-from hotloop.files import written_whole
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.system.files import written_whole
 from hotloop.types import Array
 
 OPSET = 18

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hotloop.memory import need_memory
+from hotloop.system.memory import need_memory
 from hotloop.types import Array
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -16,7 +16,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 def orthogonal_parameters(
     shapes: Shapes, generator: np.random.Generator, gains: Mapping[str, float]
 ) -> dict[str, Array]:
-    """Return orthogonal weights, and zeros for all else: float32 arrays by name.
+    """Return orthogonal weights, scales of 1, and zeros for all else: float32 arrays by name.
 
     Args:
         shapes: weights are `<layer>.weight`, (inputs, outputs).
@@ -33,7 +33,7 @@ def orthogonal_parameters(
             gain = gains.get(name, math.sqrt(2.0))
             params[name] = (gain * orthogonal(shape, generator)).astype(np.float32, order="C")
         else:
-            params[name] = np.zeros(shape, np.float32)
+            params[name] = np.full(shape, 1.0 if name.endswith(".scale") else 0.0, np.float32)
     return params
 
 

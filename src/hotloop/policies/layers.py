@@ -1,13 +1,16 @@
-"""Linear layers of perceptrons, as a torch function and as a module."""
+"""Layers of networks, as torch functions and as a module."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from hotloop.ops.products import Precision, product
+from hotloop.ops.activations import tanh
+from hotloop.ops.products import Precision, convolution, product
+from hotloop.policies.operations import Operations
 
 if TYPE_CHECKING:
     from hotloop.policies.perceptrons import PerceptronLayers
@@ -29,6 +32,15 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor, precision: Precision) -
     return products.sub(bias, alpha=-1) if torch.compiler.is_compiling() else products + bias
 
 
+def learned_operations(precision: Precision) -> Operations:
+    """Return what is differentiated and compiled, in a precision."""
+    return Operations(
+        linear=partial(linear, precision=precision),
+        convolve=partial(convolution, precision=precision),
+        tanh=tanh,
+    )
+
+
 class PerceptronModule(nn.Module):
     """Perceptrons with parameters of their own, to act through torch, or to be exported."""
 
@@ -45,8 +57,12 @@ class PerceptronModule(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
         """Return the head, (B, H), and, where there is one, the value, (B,)."""
-        return self._layers.outputs(self.by_name, obs, _addmm, torch.tanh)
+        return self._layers.outputs(self.by_name, obs, _PLAIN)
 
 
-def _addmm(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.addmm(bias, inputs, weight)  # every exporter knows it
+# Every exporter knows these.
+_PLAIN = Operations(
+    linear=lambda inputs, weight, bias: torch.addmm(bias, inputs, weight),
+    convolve=nn.functional.conv2d,
+    tanh=torch.tanh,
+)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotloop.errors import ConfigError
-from hotloop.ops.products import Precision
+from hotloop.ops.products import Precision, warn_of_slow
 from hotloop.policies.critics import Critics
 from hotloop.policies.network import Network
 from hotloop.policies.parameters import ParameterLayout
@@ -58,6 +58,7 @@ class LearnedNetwork(_Learned):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(network, device)
+        warn_of_slow(precision, torch.device(device))
         self.network = network
         self._head = network.make_head()
         self._outputs = network.layers.learned(precision, device)

@@ -6,11 +6,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hotloop.envs.spaces import ActionSpec, ObsSpec, Spaces
-from hotloop.errors import CheckpointError, HotloopError, MissingExtraError, SpaceError
-from hotloop.policies.encoders import choose_encoder
+from hotloop.errors import (
+    CheckpointError,
+    HotloopError,
+    MissingExtraError,
+    SpaceError,
+    UnknownNameError,
+    nearest,
+)
+from hotloop.policies.encoders import ENCODERS, choose_encoder
 from hotloop.policies.heads import HEADS, Exploration, Head
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.modules import Module, find_module
@@ -143,7 +150,8 @@ def actor_critic(
     hidden_sizes: tuple[int, ...] = (64, 64),
     activation: Activation = "tanh",
     shared_trunk: bool = False,
-    module: str | Callable[..., Any] | None = None,
+    layer_norm: bool = False,
+    network: str | Callable[..., Any] | None = None,
 ) -> Network:
     """Return a policy and a value function.
 
@@ -155,18 +163,22 @@ def actor_critic(
         hidden_sizes: widths of the hidden layers, of the policy and of the value.
         activation: after each hidden layer.
         shared_trunk: one set of hidden layers for both.
-        module: the user's own, in place of these layers: `module:Class`, or a class or function,
-            called as `module(obs_shape, head_size)`. It gives a `torch.nn.Module` whose `forward`
-            takes observations, (B, *obs_shape), and returns the head, (B, H), and the value, (B,)
-            or (B, 1). Observations are float32; bytes stay uint8 unless they are scaled.
+        layer_norm: normalise what an encoder of images gives.
+        network: what stands before the hidden layers, `perceptron`, or a name in `ENCODERS`; None:
+            `nature` of images, `impala` of small ones, else `perceptron`. Or the user's own, in
+            place of all layers: `module:Class`, or a class or function, called as
+            `network(obs_shape, head_size)`. It gives a `torch.nn.Module` whose `forward` takes
+            observations, (B, *obs_shape), and returns the head, (B, H), and the value, (B,) or
+            (B, 1). Observations are float32; bytes stay uint8 unless they are scaled.
 
     Raises:
-        SpaceError: the spaces are empty, or observations are images and there is no `module`.
-        ConfigError, UnknownNameError, ShapeError, MissingExtraError: `module` can't be used.
+        SpaceError: the spaces are empty, or observations are not for this network.
+        ConfigError, UnknownNameError, ShapeError, MissingExtraError: `network` can't be used.
     """
     body = _body(
         spaces,
-        module,
+        network,
+        layer_norm=layer_norm,
         hidden_sizes=hidden_sizes,
         activation=activation,
         shared_trunk=shared_trunk,
@@ -187,7 +199,8 @@ def actor(
     *,
     hidden_sizes: tuple[int, ...] = (256, 256),
     activation: Activation = "relu",
-    module: str | Callable[..., Any] | None = None,
+    layer_norm: bool = False,
+    network: str | Callable[..., Any] | None = None,
 ) -> Network:
     """Return a policy without a value function, as what learns from replay has it.
 
@@ -196,16 +209,18 @@ def actor(
         head: a name in `HEADS`: `squashed_gaussian`, `deterministic`, `greedy`, `dueling`, …
         hidden_sizes: widths of the hidden layers; the last of `dueling` is for each stream.
         activation: after each hidden layer.
-        module: the user's own, as in `actor_critic`; its `forward` returns the head alone.
+        layer_norm: as in `actor_critic`.
+        network: as in `actor_critic`; the `forward` of the user's own returns the head alone.
 
     Raises:
         SpaceError: the head is not for these actions, or as `actor_critic` says.
-        ConfigError, UnknownNameError, ShapeError, MissingExtraError: `head` or `module` can't be
+        ConfigError, UnknownNameError, ShapeError, MissingExtraError: `head` or `network` can't be
             used.
     """
     body = _body(
         spaces,
-        module,
+        network,
+        layer_norm=layer_norm,
         hidden_sizes=hidden_sizes,
         activation=activation,
         initialization="uniform",
@@ -220,12 +235,34 @@ def actor(
 
 
 def _body(
-    spaces: Spaces, module: str | Callable[..., Any] | None, **layers: Any
+    spaces: Spaces, network: str | Callable[..., Any] | None, **layers: Any
 ) -> Perceptrons | Module:
-    """Return the user's own module; without one, perceptrons with these layers."""
-    if module is not None:
-        return find_module(module)
-    return Perceptrons(encoder=choose_encoder(spaces.obs_spec), **layers)
+    """Return the user's own module, or perceptrons with these layers behind an encoder."""
+    if network is None:
+        return Perceptrons(encoder=choose_encoder(spaces.obs_spec), **layers)
+    if is_built_in(network):
+        return Perceptrons(encoder=encoder_of(network), **layers)
+    return find_module(network)
+
+
+def is_built_in(network: object) -> TypeGuard[str]:
+    """Return whether it is the name of one of hotloop's own, and not of a `module:Class`."""
+    return isinstance(network, str) and ":" not in network
+
+
+def encoder_of(network: str) -> str:
+    """Return the encoder that a word means.
+
+    Raises:
+        UnknownNameError: none.
+    """
+    known = {"perceptron": "flatten", **{name: name for name in ENCODERS if name != "flatten"}}
+    if network not in known:
+        raise UnknownNameError(
+            f"there is no network '{network}'{nearest(network, known)}: there are "
+            f"{', '.join(known)}; for your own, write `module:name`, such as `my_nets:Net`"
+        )
+    return known[network]
 
 
 def check_not_empty(spaces: Spaces) -> None:

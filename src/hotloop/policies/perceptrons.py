@@ -12,10 +12,9 @@ import numpy as np
 
 from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import ConfigError
-from hotloop.policies.encoders import ENCODERS
+from hotloop.policies.encoders import make_encoder
 from hotloop.policies.heads import Head
 from hotloop.policies.initialization import orthogonal_parameters, uniform_parameters
-from hotloop.policies.registry import find
 from hotloop.policies.twin import Activation
 from hotloop.types import Array
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from hotloop.ops.products import Precision
+    from hotloop.policies.operations import Operations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,8 @@ class Perceptrons:
 
     Attributes:
         encoder: of the observation, a name in `ENCODERS`; all layers share it.
-        hidden_sizes: widths of the hidden layers.
+        layer_norm: normalise what an encoder of images gives.
+        hidden_sizes: widths of the hidden layers behind it.
         activation: after each hidden layer.
         shared_trunk: one set of hidden layers for head and value, and not one for each.
         initialization: `orthogonal` weights with gains √2, 0.01 for the head's and 1 for the
@@ -46,6 +47,7 @@ class Perceptrons:
     name: ClassVar[str] = "perceptrons"
 
     encoder: str = "flatten"
+    layer_norm: bool = False
     hidden_sizes: tuple[int, ...]
     activation: Activation
     shared_trunk: bool = False
@@ -87,7 +89,7 @@ class PerceptronLayers:
     def __init__(self, body: Perceptrons, obs_spec: ObsSpec, head: Head, has_value: bool) -> None:
         self.activation: Activation = body.activation
         self._initialization = body.initialization
-        self._encoder = find(ENCODERS, "encoder", body.encoder)(obs_spec)
+        self._encoder = make_encoder(body.encoder, obs_spec, layer_norm=body.layer_norm)
         sizes = head.hidden_sizes(body.hidden_sizes)
         self._trunk = [f"trunk.{k}" for k in range(len(sizes))] if body.shared_trunk else []
         self.names = {
@@ -103,6 +105,11 @@ class PerceptronLayers:
                 self.shapes[f"{layer}.bias"] = shape[1:]
 
     @property
+    def num_encoder_products(self) -> int:
+        """Return how often the encoder multiplies something of an observation by a parameter."""
+        return self._encoder.num_products
+
+    @property
     def twin(self) -> PerceptronLayers | None:
         """Return the layers that NumPy computes; None: they act through torch."""
         return self if self._encoder.acts_without_torch else None
@@ -113,35 +120,31 @@ class PerceptronLayers:
         """Return float32 arrays by name, of what is learned (`Head.learned_shapes`)."""
         is_orthogonal = self._initialization == "orthogonal"
         generator = np.random.default_rng(seed if is_orthogonal else (seed, 0))
-        params = self._encoder.initial_parameters(generator)
-        rest = {name: shape for name, shape in shapes.items() if name not in params}
         if not is_orthogonal:
-            return {**params, **uniform_parameters(rest, generator)}
+            return uniform_parameters(shapes, generator)
         gains = {"policy": 0.01, "value": 1.0}
         last = {f"{names[-1]}.weight": gains[part] for part, names in self.names.items()}
-        return {**params, **orthogonal_parameters(rest, generator, last)}
+        return orthogonal_parameters(shapes, generator, last)
 
     def outputs(
         self,
         params: Mapping[str, Tensor],
         obs: Tensor,
-        linear: Callable[[Tensor, Tensor, Tensor], Tensor],
-        tanh: Callable[[Tensor], Tensor],
+        operations: Operations,
     ) -> tuple[Tensor, ...]:
         """Return the head, (B, H), and, where there is one, the value, (B,).
 
         Args:
             params: float32, by name, as `shapes` has them.
             obs: (B, *obs_shape).
-            linear: of inputs, (B, D), a weight, (D, H), and a bias, (H,): (B, H).
-            tanh: where it is the activation.
+            operations: that layers are made of.
         """
-        activation = tanh if self.activation == "tanh" else lambda x: x.relu()
+        activation = operations.tanh if self.activation == "tanh" else lambda x: x.relu()
 
         def layer(name: str, inputs: Tensor) -> Tensor:
-            return linear(inputs, params[f"{name}.weight"], params[f"{name}.bias"])
+            return operations.linear(inputs, params[f"{name}.weight"], params[f"{name}.bias"])
 
-        features = self._encoder.features(params, obs)
+        features = self._encoder.features(params, obs, operations)
         for name in self._trunk:
             features = activation(layer(name, features))
         outputs: list[Tensor] = []
@@ -156,10 +159,9 @@ class PerceptronLayers:
         self, precision: Precision, device: torch.device | str
     ) -> Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, ...]]:
         """Return what is differentiated: `outputs` of parameters and observations."""
-        from hotloop.ops.activations import tanh
-        from hotloop.policies.layers import linear
+        from hotloop.policies.layers import learned_operations
 
-        return partial(self.outputs, linear=partial(linear, precision=precision), tanh=tanh)
+        return partial(self.outputs, operations=learned_operations(precision))
 
     def torch_module(self) -> tuple[nn.Module, Mapping[str, Tensor]]:
         """Return a new module that gives head, or head and value, and its parameters by name."""

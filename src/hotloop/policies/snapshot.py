@@ -1,4 +1,4 @@
-"""What is published: all that acting needs, as plain arrays."""
+"""Snapshots of a policy: all that acting needs, as plain arrays."""
 
 from __future__ import annotations
 

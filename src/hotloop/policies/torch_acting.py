@@ -22,7 +22,12 @@ class TorchForward:
         module: gives the head, or head and value, from observations.
         params: its parameters, by name.
         obs_dtype: of observations where nothing scales them; also an attribute.
+
+    Attributes:
+        last_value: float32, (B,), beside the last `head`, until the next one; None: there is none.
     """
+
+    last_value: Array | None = None
 
     def __init__(self, module: nn.Module, params: Mapping[str, Tensor], obs_dtype: str) -> None:
         self.obs_dtype = np.dtype(obs_dtype)
@@ -44,7 +49,10 @@ class TorchForward:
     def head(self, obs: Array, out: Array | None) -> Array:
         """Return the outputs: float32, (B, H), from (B, *obs_shape)."""
         outputs = self._run(obs)
-        head = (outputs if isinstance(outputs, Tensor) else outputs[0]).numpy()
+        given, *value = (outputs,) if isinstance(outputs, Tensor) else outputs
+        head = given.numpy()
+        if value:
+            self.last_value = value[0].numpy().reshape(-1)
         if out is None:
             return head.copy()
         out[...] = head

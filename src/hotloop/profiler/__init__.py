@@ -1,4 +1,4 @@
-"""Why is my training slow? Recorded by processes, told of all of them in one report.
+"""The profiler: recorded by every process of a program, told in one report.
 
     from hotloop import profiler
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotloop.errors import ConfigError, MissingExtraError, SpaceError
+from hotloop.stacks import num_stacked_frames
 
 
 class Description(NamedTuple):
@@ -35,7 +36,8 @@ def describe(env: Any) -> Description:
     if hasattr(env, "obs_spec") and hasattr(env, "action_spec"):
         obs = env.obs_spec.shape, np.dtype(env.obs_spec.dtype)
         action = env.action_spec.shape, np.dtype(env.action_spec.dtype)
-        return Description(_transition(obs, action), num_envs, ())
+        is_stack = env.obs_spec.num_frames > 0
+        return Description(_transition(obs, action), num_envs, ("obs",) if is_stack else ())
     observation_space = getattr(env, "single_observation_space", None)
     action_space = getattr(env, "single_action_space", None)
     if observation_space is None:
@@ -49,8 +51,7 @@ def describe(env: Any) -> Description:
     fields = _transition(
         _of_space(observation_space, "observation"), _of_space(action_space, "action")
     )
-    stacked = getattr(observation_space, "shape", None)
-    is_stack = bool(stacked) and _stack_size(env, stacked) == stacked[0]
+    is_stack = num_stacked_frames(env, getattr(observation_space, "shape", None) or ()) > 0
     return Description(fields, num_envs, ("obs",) if is_stack else ())
 
 
@@ -89,19 +90,3 @@ def _of_space(space: Any, what: str) -> Any:
         f"the {what} space {space} has no arrays of one shape: declare `fields` yourself, or turn "
         "it into a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
     )
-
-
-def _stack_size(env: Any, shape: tuple[int, ...]) -> int:
-    """How many frames the observations' first axis stacks, 0 if that is not known."""
-    inner = getattr(env, "envs", None)
-    if isinstance(inner, (list, tuple)) and inner:
-        env = inner[0]
-    while env is not None:
-        if type(env).__name__ == "FrameStackObservation":
-            # Whatever wraps it must have left its frames as they are.
-            return shape[0] if env.observation_space.shape == shape else 0
-        config = getattr(getattr(env, "spec", None), "config", None)
-        if config is not None:  # EnvPool
-            return int(getattr(config, "stack_num", 0))
-        env = getattr(env, "env", None)
-    return 0

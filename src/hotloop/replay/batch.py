@@ -1,4 +1,4 @@
-"""What `sample` returns, and the memory behind it, used again once nobody looks at it any more."""
+"""Batches that `sample` returns, and their memory, used again once nobody looks at it any more."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.replay.calls import COPIES, IMPORTANCE, INDEX, NUM_COPIES, PROBABILITY, WEIGHT
-from hotloop.replay.layout import Layout
-from hotloop.replay.memory import aligned
-from hotloop.replay.rows import FROM_NEXT, FROM_POOL, FROM_POOL_NEXT, FROM_ROW
+from hotloop.errors import ReplayError
+from hotloop.replay.native.gather import FROM_NEXT, FROM_POOL, FROM_POOL_NEXT, FROM_ROW
+from hotloop.replay.native.handle import COPY, ORDER
+from hotloop.replay.storage.layout import Layout
+from hotloop.replay.storage.memory import aligned
 from hotloop.types import Array
 
 _SOURCES = {"row": FROM_ROW, "next": FROM_NEXT, "apart": FROM_POOL, "apart_next": FROM_POOL_NEXT}
@@ -128,34 +129,37 @@ class Block:
         self.size = size
         self.layout = layout
         self._nested = any(len(one.path) > 1 for one in layout.fields)
-        extras: list[tuple[str, Any, int]] = [("index", np.dtype(np.int64), INDEX)]
+        extras: list[tuple[str, Any]] = [("index", np.dtype(np.int64))]
         if weighted:
-            extras.append(("weight", np.dtype(np.float64), WEIGHT))
-            extras.append(("probability", np.dtype(np.float64), PROBABILITY))
+            extras.append(("weight", np.dtype(np.float64)))
+            extras.append(("probability", np.dtype(np.float64)))
         if has_importance:
-            extras.append(("importance", np.dtype(np.float32), IMPORTANCE))
+            extras.append(("importance", np.dtype(np.float32)))
         arrays = _side_by_side(
             [((size, *one.shape), one.dtype) for one in layout.fields]
-            + [((size,), dtype) for _, dtype, _ in extras]
+            + [((size,), dtype) for _, dtype in extras]
         )
         self.watched = [arrays[0].base, *arrays]
-        self.order = np.zeros(COPIES + 4 * len(layout.fields), np.int64)
-        self.order[NUM_COPIES] = len(layout.fields)
+        self.copies = np.zeros(len(layout.fields), COPY)
+        self.order = np.zeros(1, ORDER)
+        self.order["num_copies"] = len(layout.fields)
+        self.order["copies"] = self.copies.ctypes.data
+        self.order["has_importance"] = has_importance
         self.arrays: dict[str, Any] = {}
         for number, one in enumerate(layout.fields):
             inside = self.arrays
             for key in one.path[:-1]:
                 inside = inside.setdefault(key, {})
             inside[one.path[-1]] = arrays[number]
-            self.order[COPIES + 4 * number :][:4] = (
+            self.copies[number] = (
                 _SOURCES[one.place],
                 one.offset if one.place in ("row", "next") else one.apart,
                 one.size_bytes,
                 arrays[number].ctypes.data,
             )
-        for number, (name, _, word) in enumerate(extras, len(layout.fields)):
+        for number, (name, _) in enumerate(extras, len(layout.fields)):
             self.arrays[name] = arrays[number]
-            self.order[word] = arrays[number].ctypes.data
+            self.order[name] = arrays[number].ctypes.data
         self.address: int = self.order.ctypes.data
         del arrays
         self.unused = list(map(sys.getrefcount, self.watched))
@@ -209,3 +213,17 @@ class Blocks:
         blocks.append(Block(self._layout, size, self._weighted, self._has_importance))
         del blocks[: -self.KEPT]
         return blocks[-1]
+
+    def own(self, batch: Batch, size: int) -> Block:
+        """The memory of a batch that was handed out here.
+
+        Raises:
+            ReplayError: it is of another size or another buffer.
+        """
+        block = batch._block
+        if block is None or block.layout is not self._layout or block.size != size:
+            raise ReplayError(
+                f"`out` must be a batch of {size} that this buffer gave, got {batch!r}: take "
+                "the first one without `out`"
+            )
+        return block

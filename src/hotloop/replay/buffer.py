@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import nan
 from pathlib import Path
 from typing import Any, Literal
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hotloop.errors import ConfigError, ReplayError, ShapeError
-from hotloop.replay import native, rows, saving
+from hotloop.replay import saving
 from hotloop.replay.batch import Batch, Block, Blocks
-from hotloop.replay.calls import (
+from hotloop.replay.checks import as_array, check, exponent, one_each, whole
+from hotloop.replay.native.calls import (
     REFUSED_REWARD,
     REFUSED_WEIGHT,
-    add_weights,
     choose,
     collect,
     cut,
@@ -27,36 +27,14 @@ from hotloop.replay.calls import (
     write,
     write_one,
 )
-from hotloop.replay.layout import (
-    Field,
-    Layout,
-    Stage,
-    arrange,
-    as_array,
-    checked,
-    declared,
-    missing_fields,
-)
-from hotloop.replay.memory import Memory
-from hotloop.replay.options import check, exponent, whole
-from hotloop.replay.samplers import Prioritized, Proportional, RankBased, Sampler, Uniform
-from hotloop.replay.store import Store
-from hotloop.replay.unrolled import ABSENT, with_unrolled_add
+from hotloop.replay.samplers import Prioritized, RankBased, Sampler, Uniform
+from hotloop.replay.staging import Staging, reward_refused
+from hotloop.replay.storage.host import Store
+from hotloop.replay.storage.layout import Layout, arrange, declared
+from hotloop.replay.storage.memory import Memory
 from hotloop.timing import span
-from hotloop.types import Array
 
 WeightFrom = Literal["episode_return", "return_so_far", "return_to_go"]
-MAX_STAGE_BYTES = 1 << 22  # that are kept for the next batch that comes in
-_FORMATS = "bBhHiIlLqQfd?"  # of arrays that a memoryview takes
-# Numbers that a memoryview's item of this dtype takes as they are.
-_REALS = frozenset((bool, int, float, np.float32, np.float64))
-_KINDS = {
-    "float32": _REALS,
-    "float64": _REALS,
-    "int32": frozenset((int, np.int64, np.int32)),
-    "int64": frozenset((int, np.int64, np.int32)),
-    "bool": frozenset((bool, np.bool_)),
-}
 
 
 class ReplayBuffer:
@@ -111,9 +89,6 @@ class ReplayBuffer:
     ```
     """
 
-    # The class that the one with an `add` for its fields was made from.
-    _plain: type[ReplayBuffer] | None = None
-
     def __init__(
         self,
         capacity: int,
@@ -163,33 +138,22 @@ class ReplayBuffer:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"`seed` must be a whole number from 0 on, got {seed!r}") from error
         self._lock = threading.RLock()
-        self._hold = self._lock.acquire, self._lock.release  # half of what `with` costs
         self._memory_map = memory_map
         self.num_samples = 0  # batches drawn so far
-        weights_given = self.settings["weight_from"] is None
-        self._takes_weight = self.sampler.weighted and weights_given
-        self._needs_weight = isinstance(self.sampler, Proportional) and weights_given
-        self._replacement = bool(self.sampler.words()[native.REPLACEMENT])
-        self._given = {one.name: one for one in self.layout.given()}
-        self._single = Stage(self.layout, 1)
-        self._stage = Stage(self.layout, 1)
-        self._open_stage(64)
-        puts = {name: _put_of(self._single, one) for name, one in self._given.items()}
-        self._targets = [target for target, _ in puts.values()]
+        self._replacement = bool(self.sampler.in_handle()["replacement"])
         self._num_envs = self.settings["num_envs"]
-        plain = self._plain or type(self)
-        if plain.add is ReplayBuffer.add:  # else it is somebody's own
-            self.__class__ = with_unrolled_add(plain, puts)
-        self._lent: dict[str, Array] = {}
+        self._staging = Staging(
+            self.layout, self.sampler, self._num_envs, weights_given=weight_from is None
+        )
         try:
-            store = Store(self.layout, self.settings, self.sampler, Memory(memory_map))
+            store = Store(self.layout, self.settings, self.sampler.in_handle(), Memory(memory_map))
         except MemoryError as error:
             raise ConfigError(
                 f"there is no memory for {self.capacity:,} transitions of {self.layout.row_bytes} "
                 f"bytes and more ({error}): keep fewer, or name a directory as `memory_map`"
             ) from error
         self._bind(store)
-        self._store.handle.view(np.uint64)[native.RANDOM : native.RANDOM + 4] = random
+        self._store.handle["random"] = random
 
     @classmethod
     def for_env(
@@ -222,7 +186,7 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         """How many transitions can be drawn."""
-        return int(self._store.handle[native.SIZE])
+        return int(self._store.handle["size"])
 
     @property
     def capacity(self) -> int:
@@ -232,7 +196,7 @@ class ReplayBuffer:
     @property
     def num_added(self) -> int:
         """How many transitions it has ever held; the newest one's number is one less."""
-        return int(self._store.handle[native.ADDED])
+        return int(self._store.handle["added"])
 
     @property
     def counters(self) -> dict[str, int]:
@@ -242,8 +206,8 @@ class ReplayBuffer:
         `stale_updates`: weights that came after their entries had been overwritten.
         """
         return {
-            "filled_uniformly": int(self._store.handle[native.FILLED]),
-            "stale_updates": int(self._store.handle[native.STALE]),
+            "filled_uniformly": int(self._store.handle["filled"]),
+            "stale_updates": int(self._store.handle["stale"]),
         }
 
     def memory(self) -> dict[str, int]:
@@ -251,9 +215,8 @@ class ReplayBuffer:
 
         Memory is reserved when the buffer is made and taken as it fills.
         """
-        staged = self._stage.rows.nbytes + self._staged_weights.nbytes + self._staged_envs.nbytes
         sizes = self._store.sizes()
-        sizes["work"] += staged
+        sizes["work"] += self._staging.size_bytes()
         return {**sizes, "total": sum(sizes.values())}
 
     # Writing.
@@ -272,8 +235,20 @@ class ReplayBuffer:
             ReplayError: the weight is NaN or infinite, or a negative priority.
         """
         with self._lock:
-            self._put_all(fields)
-            self._write_staged(weight, env)
+            staging = self._staging
+            staging.put_one(fields)
+            if weight is None and not staging.needs_weight:
+                weight = nan
+            elif type(weight) is not float or not staging.takes_weight or weight != weight:
+                weight = staging.weight_of_one(weight)
+            if type(env) is not int or not 0 <= env < self._num_envs:
+                env = staging.env_of_one(env)
+            while (written := write_one(self._at, env, weight)) == 0:
+                self._store.grow()
+            if written == REFUSED_WEIGHT:
+                raise staging.weight_refused(weight, 0)
+            if written == REFUSED_REWARD:
+                raise reward_refused(0)
 
     def extend(
         self,
@@ -298,58 +273,16 @@ class ReplayBuffer:
             ReplayError: a weight is NaN or infinite, or a negative priority; nothing is stored.
         """
         with self._lock:
-            given = fields if fields.keys() == self._given.keys() else self._named(fields)
-            name, value = next(iter(given.items()))
-            first = value.shape if type(value) is np.ndarray else as_array(name, value).shape
-            if not first:
-                raise ShapeError("`extend` takes a batch, (B, …) each: `add` takes one transition")
-            count = first[0]
-            num_envs = self.settings["num_envs"]
-            if env is None and count % num_envs:
-                raise ShapeError(
-                    f"{count} transitions are not a multiple of {num_envs} environments: pass "
-                    "`env`, the environment of each"
-                )
-            if valid is not None:
-                chosen = checked(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
-                rows_kept = np.flatnonzero(chosen)
-                numbers = np.arange(count) % num_envs if env is None else env
-                env = self._one_each("env", numbers, count)[rows_kept]
-                if weight is not None:
-                    weight = self._one_each("weight", weight, count)[rows_kept]
-                given = {
-                    name: checked(self._given[name], value, (count,))[rows_kept]
-                    for name, value in given.items()
-                }
-                count = len(rows_kept)
-            if count == 0:
-                return
-            if count != self._stage_count:
-                self._open_stage(count)
-            targets = self._stage_targets
-            for name, value in given.items():
-                target, dtype, shape = targets[name]
-                if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
-                    target[...] = value
-                else:
-                    self._put(name, value, (count,))
-            envs = weights = 0
-            if weight is not None:
-                weights = self._given_weights(weight, count)
-            elif self._needs_weight:
-                raise self._weight_missing()
-            if env is not None:
-                envs = self._given_envs(as_array("env", env), count)
-            written = write(self._at, self._stage_at, envs, weights, 0, count)
-            if written < 0:
-                raise self._reward_refused(-1 - written)
+            staging = self._staging
+            count, envs, weights = staging.put(fields, weight, env, valid)
+            written = 0
             while written < count:
-                self._store.grow()
-                written = write(self._at, self._stage_at, envs, weights, written, count)
-            self._lent.clear()
-            if self._stage.rows.nbytes > MAX_STAGE_BYTES:
-                self._stage = Stage(self.layout, 1)
-                self._open_stage(64)
+                written = write(self._at, staging.at, envs, weights, written, count)
+                if written < 0:
+                    raise reward_refused(-1 - written)
+                if written < count:
+                    self._store.grow()
+            staging.release()
 
     def cut(self, env: int | None = None) -> None:
         """Say that an environment, or all, begins anew though its last step ended no episode.
@@ -363,8 +296,7 @@ class ReplayBuffer:
         with self._lock:
             first, last = 0, self.settings["num_envs"] - 1
             if env is not None:
-                self._given_envs(as_array("env", [env]), 1)
-                first = last = int(env)
+                first = last = self._staging.env_of_one(env)
             following = cut(self._at, first, last, True)
             while following <= last:
                 self._store.grow()
@@ -394,13 +326,13 @@ class ReplayBuffer:
                     f"{self.sampler} has no weights: choose another `sampler` for this buffer"
                 )
             count = self._given_numbers(index)
-            weights = self._one_each("weight", weight, count)
+            weights = one_each("weight", weight, count)
             self._store.new_weights[:count] = weights
             applied = update(self._at, count)
             if applied < 0:
                 place = -1 - applied
                 if place < count:
-                    raise self._weight_refused(weights[place], place)
+                    raise self._staging.weight_refused(weights[place], place)
                 raise self._no_such_number(int(np.asarray(index)[place - count]))
             return applied
 
@@ -426,14 +358,12 @@ class ReplayBuffer:
                 asks for; or fewer with weight, and the sampler is strict; `out` is of another size
                 or another buffer.
         """
-        acquire, release = self._hold
-        acquire()
-        try:
+        with self._lock:
             with span("sample"):
                 if out is None:
                     block = self._blocks.take(batch_size) or self._new_block(batch_size)
                 else:
-                    block = self._own_block(out, batch_size)
+                    block = self._blocks.own(out, batch_size)
                 beta = self._beta() if beta is None else exponent(beta)
                 drawn = choose(self._at, block.address, block.size, beta)
                 if drawn != block.size:
@@ -442,8 +372,6 @@ class ReplayBuffer:
             with span("gather"):
                 collect(self._at, block.address, block.size)
                 return block.batch() if out is None else out
-        finally:
-            release()
 
     def get(self, index: ArrayLike) -> Batch:
         """The entries with these numbers.
@@ -503,7 +431,7 @@ class ReplayBuffer:
             saved = saving.load(type(self), Path(path), self._memory_map, like=self)
             self.num_samples = saved.num_samples
             # Batches that this buffer gave may be drawn into again, whatever their size.
-            saved._store.make_scratch(int(self._store.handle[native.SCRATCH_SIZE]))
+            saved._store.make_scratch(int(self._store.handle["scratch_size"]))
             self._bind(saved._store)
 
     # What the public methods stand on.
@@ -512,7 +440,7 @@ class ReplayBuffer:
         """Work on these arrays."""
         self._store = store
         self._at: int = store.at
-        store.handle[native.SINGLE] = self._single.rows.ctypes.data
+        self._staging.bind(store)
         sampler = self.sampler
         self._blocks = Blocks(self.layout, sampler.weighted, sampler.has_importance)
 
@@ -522,16 +450,6 @@ class ReplayBuffer:
             return float(self.sampler.beta_after(self.num_samples))
         return 0.0
 
-    def _own_block(self, batch: Batch, batch_size: int) -> Block:
-        """The memory of a batch that this buffer gave."""
-        block = batch._block
-        if block is None or block.layout is not self.layout or block.size != batch_size:
-            raise ReplayError(
-                f"`out` must be a batch of {batch_size} that this buffer gave, got {batch!r}: take "
-                "the first one without `out`"
-            )
-        return block
-
     def _new_block(self, batch_size: int) -> Block:
         """Memory for a batch, and work space, if there can be one."""
         size = whole("batch_size", batch_size, ReplayError)
@@ -539,139 +457,6 @@ class ReplayBuffer:
             raise self._too_few(size, 0)
         self._store.make_scratch(size)
         return self._blocks.take(size) or self._blocks.make(size)
-
-    def _open_stage(self, count: int) -> None:
-        """Room for `count` transitions on their way in."""
-        if count > self._stage.size:
-            self._stage = Stage(self.layout, 1 << (count - 1).bit_length())
-            self._staged_weights = np.zeros(self._stage.size)
-            self._staged_envs = np.zeros(self._stage.size, np.int64)
-            self._stage_at: int = self._stage.rows.ctypes.data
-            self._staged_weights_at: int = self._staged_weights.ctypes.data
-        self._stage_count = count
-        # By field: where to write a batch of this dtype and shape; None: not in this way.
-        self._stage_targets: dict[str, tuple[Any, Any, Any]] = dict.fromkeys(
-            self._given, (None, None, None)
-        )
-        for name, view in self._stage.views.items():
-            target = view[:count]
-            self._stage_targets[name] = target, target.dtype, target.shape
-
-    def _named(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """What a user passes, by the fields' names: all of them and no others."""
-        given = dict(self._leaves("", fields))
-        if given.keys() != self._given.keys():
-            raise missing_fields(self.layout, given)
-        return given
-
-    def _leaves(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Fields by name, from dictionaries, or from tuples where keys 0, 1, … were declared."""
-        if name not in self._given and isinstance(value, (Mapping, tuple)):
-            parts = value.items() if isinstance(value, Mapping) else enumerate(value)
-            for key, part in parts:
-                yield from self._leaves(f"{name}.{key}" if name else str(key), part)
-        else:
-            yield name, value
-
-    def _put_all(self, fields: Mapping[str, Any]) -> None:
-        """Stage one transition, whatever its fields are, or say what is wrong with one."""
-        for name, value in self._named(fields).items():
-            self._put(name, value, ())
-
-    def _put_one(self, name: str, value: Any) -> None:
-        """Stage one field of one transition, whatever it is.
-
-        Raises:
-            KeyError: it was not given.
-        """
-        if value is ABSENT:
-            raise KeyError(name)
-        view, one = self._single.views.get(name), self._given[name]
-        if (
-            view is not None
-            and type(value) is np.ndarray
-            and value.shape == one.shape
-            and value.dtype.kind == one.dtype.kind == "f"
-        ):
-            view[0] = value
-        else:
-            self._put(name, value, ())
-
-    def _write_staged(self, weight: float | None, env: int) -> None:
-        """Store the transition that is staged."""
-        if weight is None:
-            if self._needs_weight:
-                raise self._weight_missing()
-            weight = nan
-        else:
-            if not self._takes_weight:
-                raise self._weight_unused()
-            weight = self._as_float(weight)
-            if weight != weight:
-                raise self._weight_refused(weight, 0)
-        self._given_envs(as_array("env", [env]), 1)
-        written = write_one(self._at, int(env), weight)
-        if written == REFUSED_WEIGHT:
-            raise self._weight_refused(weight, 0)
-        if written == REFUSED_REWARD:
-            raise self._reward_refused(0)
-        if written == 0:
-            self._store.grow()
-            write_one(self._at, int(env), weight)
-
-    def _put(self, name: str, value: Any, leading: tuple[int, ...]) -> None:
-        """Copy a field into the stage, or, where it lies apart, remember where its values are."""
-        one = self._given[name]
-        array = checked(one, value, leading)
-        if one.place == "row" or one.place == "next":
-            stage = self._stage if leading else self._single
-            stage.views[name][: leading[0] if leading else 1] = array
-            return
-        array = np.ascontiguousarray(array, one.dtype)
-        self._lent[name] = array  # must outlive the call
-        word = rows.APART_STAGE if one.place == "apart" else rows.APART_NEXT_STAGE
-        self._store.apart_words[one.apart, word] = array.ctypes.data
-
-    def _one_each(self, name: str, values: ArrayLike, count: int) -> Array:
-        """An array of real numbers, one for each of `count` transitions."""
-        array = as_array(name, values)
-        if array.shape != (count,) or array.dtype.kind not in "biuf":
-            raise ShapeError(
-                f"`{name}` must be numbers, shape ({count},), got {array.dtype} {array.shape}"
-            )
-        return array
-
-    def _given_weights(self, weight: ArrayLike, count: int) -> int:
-        """Check weights and copy them to where the jitted code finds them, at the address."""
-        if not self._takes_weight:
-            raise self._weight_unused()
-        weights = self._one_each("weight", weight, count)
-        self._staged_weights[:count] = weights
-        wrong = add_weights(self._at, self._staged_weights_at, count)
-        if wrong < count:
-            raise self._weight_refused(weights[wrong], wrong)
-        return self._staged_weights_at
-
-    def _as_float(self, weight: Any) -> float:
-        array = as_array("weight", weight)
-        if array.shape != () or array.dtype.kind not in "biuf":
-            raise ShapeError(f"`weight` must be a number, got {weight!r:.60}")
-        return float(array) + 0.0
-
-    def _given_envs(self, env: Array, count: int) -> int:
-        num_envs = self.settings["num_envs"]
-        if env.shape != (count,) or env.dtype.kind not in "iu":
-            raise ShapeError(
-                f"`env` must be integers, shape ({count},), got {env.dtype} {env.shape}"
-            )
-        if env.min() < 0 or env.max() >= num_envs:
-            wrong = env[(env < 0) | (env >= num_envs)][0]
-            raise ReplayError(
-                f"`env` must be from 0 to {num_envs - 1}, got {wrong}: say `num_envs` when the "
-                "buffer is made"
-            )
-        self._staged_envs[:count] = env
-        return self._staged_envs.ctypes.data
 
     def _given_numbers(self, index: ArrayLike) -> int:
         """Copy entries' numbers into the work space; how many they are."""
@@ -687,31 +472,6 @@ class ReplayBuffer:
         return count
 
     # What is wrong, in words.
-
-    def _weight_missing(self) -> ReplayError:
-        return ReplayError(
-            f"{type(self.sampler).__name__} needs `weight`, or a buffer with `weight_from`: pass "
-            "weight=… with the transition"
-        )
-
-    def _weight_unused(self) -> ReplayError:
-        why = "come from returns" if self.sampler.weighted else f"are not used by {self.sampler}"
-        return ReplayError(f"this buffer's weights {why}: leave `weight` out")
-
-    def _weight_refused(self, weight: Any, place: int) -> ReplayError:
-        expected = f"a finite number, of at most {native.MAX_WEIGHT:g}"
-        if self._store.handle[native.PRIORITIES]:
-            expected = "a finite number from 0 on (a priority), "
-            expected += f"whose power α is at most {native.MAX_WEIGHT:g}"
-        return ReplayError(
-            f"`weight` must be {expected}, got {weight} at position {place}; nothing was changed"
-        )
-
-    def _reward_refused(self, place: int) -> ReplayError:
-        return ReplayError(
-            f"`reward` must be a finite number, as weights come from it; it is not at position "
-            f"{place}; nothing was stored"
-        )
 
     def _no_such_number(self, number: int) -> ReplayError:
         if 0 <= number < self.num_added:
@@ -736,20 +496,3 @@ class ReplayBuffer:
             f"a batch of {batch_size} needs as many entries with weight, and {found} of {size} "
             "have some: ask for fewer, or leave `strict` out to fill it uniformly"
         )
-
-
-def _put_of(stage: Stage, one: Field) -> tuple[Any, frozenset[type] | None]:
-    """How `add` writes a field at once, see `Puts`.
-
-    A memoryview takes arrays of its own format and shape only, and is twice as fast as an array.
-    """
-    if one.place in ("row", "next"):
-        view = (stage.views[one.name][0] if one.shape else stage.views[one.name]).data
-        if view.format not in _FORMATS:
-            return None, frozenset()
-        if len(one.shape) == 1:
-            return view, None
-        kinds = _KINDS.get(str(one.dtype))
-        if not one.shape and kinds is not None:
-            return view, kinds
-    return None, frozenset()

@@ -1,4 +1,4 @@
-"""How a batch is drawn: settings, checked when they are made."""
+"""Samplers: the laws that batches are drawn by, checked when they are made."""
 
 from __future__ import annotations
 
@@ -9,25 +9,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hotloop.errors import CheckpointError, ConfigError
-from hotloop.replay.native import (
-    ALPHA,
-    EPSILON,
-    KIND,
+from hotloop.replay.native.handle import (
     KIND_RANKS,
     KIND_TREE,
     KIND_UNIFORM,
     MAX_WEIGHT,
-    PRIORITIES,
-    RANK_ALPHA,
-    REPLACEMENT,
-    SHIFT,
-    SHIFT_IS_MIN,
-    STRATIFIED,
-    STRICT,
     WEIGHT_GIVEN,
     WEIGHT_MAX,
-    WEIGHTS,
-    WHOLE_BUFFER,
 )
 
 
@@ -59,9 +47,9 @@ class Uniform:
     def __post_init__(self) -> None:
         _make_plain(self)
 
-    def words(self) -> dict[int, float]:
+    def in_handle(self) -> dict[str, float]:
         """What the handle holds of these settings."""
-        return {KIND: KIND_UNIFORM, REPLACEMENT: self.replacement}
+        return {"kind": KIND_UNIFORM, "replacement": self.replacement}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +82,16 @@ class Proportional:
                 f"{self.shift!r}"
             )
 
-    def words(self) -> dict[int, float]:
+    def in_handle(self) -> dict[str, float]:
         """What the handle holds of these settings."""
         by_min = self.shift == "min"
         return {
-            KIND: KIND_TREE,
-            REPLACEMENT: self.replacement,
-            SHIFT_IS_MIN: by_min,
-            SHIFT: 0.0 if by_min else float(self.shift),
-            STRICT: self.strict,
-            WEIGHTS: WEIGHT_GIVEN,
+            "kind": KIND_TREE,
+            "replacement": self.replacement,
+            "shift_is_min": by_min,
+            "shift": 0.0 if by_min else float(self.shift),
+            "strict": self.strict,
+            "weights": WEIGHT_GIVEN,
         }
 
 
@@ -144,13 +132,13 @@ class _Annealed:
         done = min(num_samples / self.beta_samples, 1.0)
         return self.beta + (self.beta_final - self.beta) * done
 
-    def _words(self) -> dict[int, float]:
+    def _shared(self) -> dict[str, float]:
         return {
-            REPLACEMENT: True,
-            STRATIFIED: self.stratified,
-            WHOLE_BUFFER: self.normalize == "buffer",
-            PRIORITIES: True,
-            WEIGHTS: WEIGHT_MAX,
+            "replacement": True,
+            "stratified": self.stratified,
+            "whole_buffer": self.normalize == "buffer",
+            "priorities": True,
+            "weights": WEIGHT_MAX,
         }
 
 
@@ -173,9 +161,9 @@ class Prioritized(_Annealed):
         if not (_is_number(self.epsilon) and self.epsilon > 0):
             raise ConfigError(f"`epsilon` must be a positive number, got {self.epsilon!r}")
 
-    def words(self) -> dict[int, float]:
+    def in_handle(self) -> dict[str, float]:
         """What the handle holds of these settings."""
-        return {**self._words(), KIND: KIND_TREE, ALPHA: self.alpha, EPSILON: self.epsilon}
+        return {**self._shared(), "kind": KIND_TREE, "alpha": self.alpha, "epsilon": self.epsilon}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,10 +183,10 @@ class RankBased(_Annealed):
         _make_plain(self)
         self._check(self.alpha)
 
-    def words(self) -> dict[int, float]:
+    def in_handle(self) -> dict[str, float]:
         """What the handle holds of these settings."""
-        rest = {KIND: KIND_RANKS, ALPHA: 1.0, EPSILON: 0.0, RANK_ALPHA: self.alpha}
-        return {**self._words(), **rest}
+        rest = {"kind": KIND_RANKS, "alpha": 1.0, "epsilon": 0.0, "rank_alpha": self.alpha}
+        return {**self._shared(), **rest}
 
 
 Sampler = Uniform | Proportional | Prioritized | RankBased

@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.errors import CheckpointError, ConfigError, HotloopError
-from hotloop.files import written_whole
-from hotloop.replay import native, rows
-from hotloop.replay.calls import rebuild_weights
+from hotloop.replay.native.calls import rebuild_weights
+from hotloop.replay.native.handle import MAX_WEIGHT
+from hotloop.replay.native.rows import HEAD
 from hotloop.replay.samplers import sampler_from_json, sampler_to_json
+from hotloop.system.files import written_whole
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from hotloop.replay.buffer import ReplayBuffer
+    from hotloop.replay.storage.host import Store
 
 FORMAT, VERSION = "hotloop replay", 1
 # What zipfile and json raise where bytes are not what they were.
@@ -43,13 +45,17 @@ _DAMAGES = (
     ValueError,
 )
 _PIECE = 1 << 24  # bytes at a time
-_WORDS = {
-    "random": slice(native.RANDOM, native.RANDOM + 4),
-    "added": slice(native.ADDED, native.ADDED + 1),
-    "base": slice(native.BASE, native.BASE + 1),
-    "filled": slice(native.FILLED, native.FILLED + 1),
-    "stale": slice(native.STALE, native.STALE + 1),
-    "finals_free": slice(native.FINALS_NUM_FREE, native.FINALS_NUM_FREE + 1),
+_COUNTS = ("random", "added", "base", "filled", "stale", "finals_free")
+# What is known of each environment: names in the handle, and of parts of the file.
+_PER_ENV = {
+    "open": "env_39",
+    "head_weights": "env_40",
+    "env_steps": "env_41",
+    "env_waiting": "env_42",
+    "env_pending": "env_43",
+    "env_return": "env_44",
+    "env_first": "env_45",
+    "env_last": "env_49",
 }
 
 
@@ -62,7 +68,7 @@ def save(buffer: ReplayBuffer, path: Path) -> None:
         "byte_order": sys.byteorder,
         **_identity(buffer),
         "num_samples": buffer.num_samples,
-        "words": {name: store.handle[where].tolist() for name, where in _WORDS.items()},
+        "words": {name: _bits(store, name).tolist() for name in _COUNTS},
         "pools": [[pool.num_used, pool.num_free] for pool in store.pools],
         "sizes": {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()},
     }
@@ -133,6 +139,12 @@ def _nested(fields: list[Any]) -> dict[str, Any]:
     return found
 
 
+def _bits(store: Store, name: str) -> Array:
+    """A number of the handle, or several, as int64."""
+    field = "finals_num_free" if name == "finals_free" else name
+    return store.handles[field].view(np.int64).reshape(-1)
+
+
 def _arrays(buffer: ReplayBuffer) -> dict[str, list[Array]]:
     """What a buffer consists of besides its header, each in pieces, in the order of the file."""
     size, store = len(buffer), buffer._store
@@ -141,10 +153,10 @@ def _arrays(buffer: ReplayBuffer) -> dict[str, list[Array]]:
         "heads": [store.heads],
         "finals": [store.finals],
         "finals_free": [store.finals_free],
-        **{f"env_{word}": [array] for word, array in sorted(store.per_env.items())},
+        **{part: [store.per_env[name]] for name, part in _PER_ENV.items()},
     }
     if buffer.sampler.weighted:
-        arrays["weights"] = [store.weights["sums"][:size]]
+        arrays["weights"] = [store.weights["leaves"][:size]]
     for number, pool in enumerate(store.pools):
         arrays[f"pool_{number}_counts"] = [pool.counts[: pool.num_used]]
         arrays[f"pool_{number}_free"] = [pool.free[: pool.num_free]]
@@ -194,19 +206,19 @@ def _fill(
 ) -> None:
     """Read everything into a buffer that was just built."""
     words, pools, store = header["words"], header["pools"], buffer._store
-    for name in _WORDS.keys() - {"finals_free"}:
-        store.handle[_WORDS[name]] = words[name]
-    added = int(store.handle[native.ADDED])
-    store.handle[native.SIZE] = min(added, buffer.capacity)
+    for name in _COUNTS[:-1]:
+        _bits(store, name)[:] = words[name]
+    added = int(store.handle["added"])
+    store.handle["size"] = min(added, buffer.capacity)
     buffer.num_samples = int(header["num_samples"])
     num_finals = header["sizes"]["finals_free"] // 4
     store.more_finals(max(num_finals - len(store.finals_free), 0))
-    store.handle[_WORDS["finals_free"]] = words["finals_free"]
+    _bits(store, "finals_free")[:] = words["finals_free"]
     for pool, (num_used, num_free) in zip(store.pools, pools, strict=True):
         pool.reopen(num_used, num_free)
     arrays = _arrays(buffer)
     sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in arrays.items()}
-    random, base = store.handle[_WORDS["random"]], store.reals[native.BASE]
+    random, base = store.handle["random"], store.handle["base"]
     if sizes != header["sizes"] or added < 0 or not random.any() or not np.isfinite(base):
         raise CheckpointError(f"{path} does not hold what its header says: take another copy")
     for name, pieces in arrays.items():
@@ -226,39 +238,39 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
     per_env = store.per_env
     num_envs, n_step = buffer.settings["num_envs"], buffer.settings["n_step"]
     num_finals, added = len(store.finals_free), buffer.num_added
-    num_free = int(store.handle[native.FINALS_NUM_FREE])
-    waiting, steps = per_env[native.ENV_WAITING], per_env[native.ENV_STEPS]
+    num_free = int(store.handle["finals_num_free"])
+    waiting, steps = per_env["env_waiting"], per_env["env_steps"]
     good = [
-        _inside(per_env[native.OPEN], -1, max(size, 1)),
+        _inside(per_env["open"], -1, max(size, 1)),
         _inside(waiting, 0, n_step),
         _inside(steps, 0, 1 << 62),
-        _inside(per_env[native.ENV_FIRST], -1, added),
-        _inside(per_env[native.ENV_LAST], -1, added),
-        bool((abs(per_env[native.ENV_RETURN]) <= native.MAX_WEIGHT).all()),
+        _inside(per_env["env_first"], -1, added),
+        _inside(per_env["env_last"], -1, added),
+        bool((abs(per_env["env_return"]) <= MAX_WEIGHT).all()),
         0 <= num_free <= num_finals,
         _inside(store.finals_free[: max(num_free, 0)], 0, num_finals),
     ]
     if layout.link >= 0:
         links = _words(store.rows, size, layout.row_bytes, layout.link)
-        heads = links >= rows.HEAD
-        heads_exist = _inside(links[heads], rows.HEAD, rows.HEAD + num_envs * n_step)
+        heads = links >= HEAD
+        heads_exist = _inside(links[heads], HEAD, HEAD + num_envs * n_step)
         good.append(heads_exist)
         good.append(_inside(links[~heads], -num_finals, max(size, 1)))
         finals = np.concatenate([store.finals_free[: max(num_free, 0)], -1 - links[links < 0]])
         good.append(np.array_equal(np.sort(finals), np.arange(num_finals)))
         # A head and the row that leads to it know of each other.
-        leading, led_to = np.flatnonzero(heads), links[heads] - rows.HEAD
+        leading, led_to = np.flatnonzero(heads), links[heads] - HEAD
         expected = np.full(num_envs * n_step, -1, np.int64)
         if heads_exist:
             expected[led_to] = leading
-        good.append(np.array_equal(per_env[native.OPEN], expected))
+        good.append(np.array_equal(per_env["open"], expected))
     if layout.previous >= 0:
         good.append(
             _inside(_words(store.rows, size, layout.row_bytes, layout.previous), 0, 1 << 31)
         )
     # The heads that hold frames: of steps that wait, and of the observation after the last one.
     ages = np.arange(n_step + 1)
-    pending = per_env[native.ENV_PENDING] != 0
+    pending = per_env["env_pending"] != 0
     holds = np.where(ages == 0, pending[:, None], ages <= waiting[:, None])
     heads_at = np.arange(num_envs)[:, None] * n_step + (steps[:, None] - ages) % n_step
     for pool in store.pools:
@@ -278,9 +290,9 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
             free = np.sort(pool.free[: pool.num_free])
             good.append(bool(np.array_equal(free, np.flatnonzero(counts == 0))))
     if buffer.sampler.weighted:
-        least = 0.0 if store.handle[native.PRIORITIES] else -native.MAX_WEIGHT
-        weights = store.weights["sums"][:size]
-        good.append(bool(((weights >= least) & (weights <= native.MAX_WEIGHT)).all()))
+        least = 0.0 if store.handle["priorities"] else -MAX_WEIGHT
+        weights = store.weights["leaves"][:size]
+        good.append(bool(((weights >= least) & (weights <= MAX_WEIGHT)).all()))
     if not all(good):
         raise CheckpointError(f"{path} is damaged: some of it leads nowhere; take another copy")
 

@@ -11,8 +11,8 @@ from hotloop.rollouts.batch import environment_weights, to_batch
 from hotloop.rollouts.forecast import Choice
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
 from hotloop.rollouts.protocol import CollectionOptions, Environments, Rollout, Schedule
-from hotloop.rollouts.shared import NUM_SLOTS
 from hotloop.rollouts.state import RolloutPosition, RolloutState
+from hotloop.rollouts.workers.shared_memory import NUM_SLOTS
 
 __all__ = [
     "NUM_SLOTS",

@@ -1,4 +1,4 @@
-"""What became of every transition, and what each worker did with its time."""
+"""Accounts of every transition, and of each worker's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From fragments to one batch of transitions."""
+"""Batches of transitions, joined from fragments."""
 
 from __future__ import annotations
 

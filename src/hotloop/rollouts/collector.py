@@ -77,10 +77,9 @@ class Slot:
         each = 2 * obs_bytes + math.prod(action.shape) * np.dtype(action.dtype).itemsize
         each += 4 * 4 + 3 + 4 * (network.head_size + network.memory_size)
         twin = network.layers.twin
-        if network.has_value:
+        if network.has_value and twin is not None:
             each += obs_bytes
-            names = [] if twin is None else twin.names["value"]
-            each += 4 * sum(twin.shapes[f"{name}.bias"][0] for name in names if twin is not None)
+            each += 4 * sum(twin.shapes[f"{name}.bias"][0] for name in twin.names["value"])
         return num_steps * (num_envs * each + _VIEWS_BYTES)
 
 
@@ -163,7 +162,7 @@ class Collector:
             EnvironmentFailure: an environment raised, or gave NaN or a wrong shape.
             NonFiniteError: the policy's outputs were NaN or infinite.
         """
-        policy, envs = self.policy, self.envs
+        policy, envs, tells_value = self.policy, self.envs, self.policy.tells_value
         assert self.obs is not None
         fragment = slot.fragment
         fragment.obs[start] = self.obs  # where it is already, most often
@@ -172,6 +171,8 @@ class Collector:
         for t, ((obs, head, action, arrays), step_noise) in enumerate(rows, start):
             with span("act"):
                 policy.draw(obs, step_noise, head, action)
+                if tells_value:
+                    fragment.value[t] = policy.last_value()
             if watch is not None:
                 watch.begins()
             with span("env_step"):
@@ -192,7 +193,7 @@ class Collector:
         """What the policy thinks of rows `start` … `stop` − 1, the last ones that were collected.
 
         V of all observations, and of what follows, in one batch: a step's own batch would cost as
-        much as acting.
+        much as acting. Where acting has told it, V of the last observation is left.
         """
         policy = self.policy
         if not policy.has_value:
@@ -201,10 +202,13 @@ class Collector:
             noise = self._noise_of(self.vector_steps - (stop - start), stop - start)
             part = slot.fragment.rows(start, stop)
             part.log_prob[...] = policy.log_prob(slot.head[start:stop], noise, part.action)
-            obs = np.concatenate((part.obs, part.last_obs[None]))
-            value = policy.value(obs.reshape(-1, *obs.shape[2:])).reshape(obs.shape[:2])
-            part.value[...], following = value[:-1], part.next_value
-            following[...] = value[1:]
+            following = part.next_value
+            if policy.tells_value:
+                following[:-1], following[-1] = part.value[1:], policy.value(part.last_obs)
+            else:
+                obs = np.concatenate((part.obs, part.last_obs[None]))
+                value = policy.value(obs.reshape(-1, *obs.shape[2:])).reshape(obs.shape[:2])
+                part.value[...], following[...] = value[:-1], value[1:]
             # Where the environment was reset, the next observation is not the successor.
             truncated = part.truncated & ~part.terminated
             if truncated.any():

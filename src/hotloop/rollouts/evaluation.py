@@ -6,8 +6,8 @@ import math
 
 from hotloop.envs import VectorEnv
 from hotloop.errors import EnvironmentFailure
-from hotloop.memory import need_memory
 from hotloop.policies import ActingPolicy
+from hotloop.system.memory import need_memory
 from hotloop.types import Episode
 
 EPISODE_BYTES = 128  # of an `Episode` and its numbers, at least

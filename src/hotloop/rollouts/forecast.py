@@ -1,4 +1,4 @@
-"""How fast experience would come in each way of stepping the environments, and which way to take.
+"""Forecasts of how fast experience comes, for each way of stepping the environments.
 
 A small model, in pure functions: from what was measured of one environment to a choice. What it
 says is a forecast, and is told beside what was measured in the end.

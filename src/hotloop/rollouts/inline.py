@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from hotloop.envs import ActionSpec, ObsSpec, VectorEnv
 from hotloop.envs.serial import close_all
 from hotloop.errors import ConfigError
-from hotloop.memory import need_memory
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.collector import Collector, Slot
@@ -19,6 +18,7 @@ from hotloop.rollouts.state import (
     RolloutState,
     running_episodes,
 )
+from hotloop.system.memory import need_memory
 from hotloop.types import Array, Episode, Fragment
 
 

@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from hotloop import kernel
 from hotloop.envs import VectorEnv, make_vec
 from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import HotloopError
-from hotloop.kernel import available_memory
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.forecast import Choice, Measured, Task, choose
 from hotloop.rollouts.protocol import CollectionOptions, Schedule
+from hotloop.system.cores import available_cores
+from hotloop.system.memory import available_memory
+from hotloop.system.processes import descendants
 from hotloop.timing import span
 
 # Steps are made until there are so many, or until so much time has passed and there are some and
@@ -92,7 +93,7 @@ def probe(
         schedule=plan.schedule,
         overlap=plan.overlap,
         uneven=uneven,
-        num_cores=kernel.available_cores(),
+        num_cores=available_cores(),
         max_workers=max_workers,
     )
     return choose(measured, task)
@@ -292,5 +293,5 @@ class _Busy:
         # Nanoseconds on a core, and waiting for one: where others are busy too, who computes waits.
         with contextlib.suppress(OSError, ValueError, IndexError):
             waited = int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
-        others = sum(one.cpu_ns for one in kernel.descendants()) / 1e9
+        others = sum(one.cpu_ns for one in descendants()) / 1e9
         return time.process_time() + waited + others

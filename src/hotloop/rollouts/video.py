@@ -14,9 +14,9 @@ from hotloop.envs import environment_name, make_env
 from hotloop.envs.checks import describe_value
 from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, MissingExtraError
-from hotloop.files import written_whole
 from hotloop.importing import describe_exception
 from hotloop.policies import ActingPolicy
+from hotloop.system.files import written_whole
 from hotloop.timing import span
 from hotloop.types import Array, Episode
 

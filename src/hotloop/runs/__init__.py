@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from hotloop.runs.checkpoints import REPLAY_FILE, Checkpoint, Checkpoints
 from hotloop.runs.directory import RunDirectory
-from hotloop.runs.interrupt import delayed_interrupt, pending_interrupt
 from hotloop.runs.report import (
     Evaluation,
     OnReport,
@@ -35,6 +34,4 @@ __all__ = [
     "Report",
     "Result",
     "RunDirectory",
-    "delayed_interrupt",
-    "pending_interrupt",
 ]

@@ -37,8 +37,8 @@ from hotloop.errors import (
     RunDirectoryError,
     shortened,
 )
-from hotloop.files import read_regular, sync, write_new
 from hotloop.policies import Network, ObsScale, PolicySnapshot, network_from_json
+from hotloop.system.files import read_regular, sync, write_new
 from hotloop.types import Array
 
 CHECKPOINT_VERSION = 4

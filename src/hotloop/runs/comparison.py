@@ -13,6 +13,7 @@ import numpy as np
 
 from hotloop.errors import RunDirectoryError
 from hotloop.runs.directory import RunDirectory
+from hotloop.statistics import student_t
 from hotloop.types import Array
 
 # What is compared anyway, or stands beside the configuration.
@@ -177,20 +178,6 @@ def confidence_band(curves: Array) -> tuple[Array, Array | None]:
         return mean, None
     standard_error = curves.std(0, ddof=1) / math.sqrt(len(curves))
     return mean, student_t(len(curves) - 1) * standard_error
-
-
-def student_t(degrees_of_freedom: float, quantile: float = 0.975) -> float:
-    """A quantile of Student's t above the median: 12.706 for 1 degree of freedom, 2.776 for 4.
-
-    With t = √ν tan θ its density becomes cos^(ν−1) θ on (−π/2, π/2), which is integrated by the
-    trapezoid rule: no library is needed for one number.
-    """
-    theta = np.linspace(0.0, np.pi / 2, 100_001)
-    density = np.cos(theta) ** (degrees_of_freedom - 1)
-    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return math.sqrt(degrees_of_freedom) * math.tan(
-        np.interp(2 * quantile - 1, mass / mass[-1], theta)
-    )
 
 
 def grid(groups: list[Group]) -> tuple[Array, float]:

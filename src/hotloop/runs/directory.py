@@ -27,9 +27,9 @@ from hotloop.errors import (
     nearest,
     shortened,
 )
-from hotloop.files import read_regular, sync, written_whole
 from hotloop.runs import contents, trust
 from hotloop.runs.checkpoints import Checkpoints, write_arrays
+from hotloop.system.files import read_regular, sync, written_whole
 from hotloop.types import Array
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.errors import MissingExtraError
-from hotloop.files import written_whole
 from hotloop.runs.comparison import Group, confidence_band, episodes_in, grid
 from hotloop.runs.directory import RunDirectory
+from hotloop.system.files import written_whole
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ def episodes_of(run: RunDirectory) -> tuple[Array, Array]:
         return, float64, (E,).
     """
     return episodes_in(run.metrics())
+
+
+CURVE_FILE = "learning_curve.png"
 
 
 def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
@@ -55,7 +59,7 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
     title = f"{config['algorithm']} on {config['env_id']}, seed {config['config']['seed']}"
     axes.set_title(title, parse_math=False)
     axes.grid(alpha=0.3)
-    path = run.path / "learning_curve.png"
+    path = run.path / CURVE_FILE
     run.check_present()
     with written_whole(path) as aside:
         figure.savefig(aside, dpi=120)
@@ -123,6 +127,13 @@ def _draw_group(axes: Any, group: Group, points: Array, width: float, *, color: 
             points, mean - half_width, mean + half_width, color=color, alpha=0.2, linewidth=0
         )
     return curves.ravel()
+
+
+def warm_up() -> None:
+    """Load all that a drawing needs, fonts too, before there is something to draw."""
+    figure = _figure(1, 1)
+    figure.subplots().set_title("0")
+    figure.savefig(io.BytesIO())
 
 
 def _figure(width: float, height: float) -> Figure:

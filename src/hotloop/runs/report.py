@@ -65,6 +65,8 @@ class Report:
         resumed: where the run was resumed and what could not be, a sentence; empty if it was not.
         workers: what steps the environments, and why so; empty if it is the learner's process as
             by default.
+        doing: what the training does before it goes on, as compiling an update for the first time
+            on a machine; empty in the reports of iterations.
     """
 
     run_dir: Path
@@ -78,6 +80,7 @@ class Report:
     evaluation: Evaluation | None = None
     resumed: str = ""
     workers: str = ""
+    doing: str = ""
 
     @property
     def steps_per_s(self) -> float:
@@ -86,7 +89,10 @@ class Report:
 
 
 OnReport = Callable[[Report], "bool | None"]
-"""Called before the first iteration and after each; returning True stops the run cleanly."""
+"""Called before the first iteration and after each; returning True stops the run cleanly.
+
+Also called, with `doing` and the last numbers, while an update is compiled for the first time.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +140,7 @@ class Progress:
         self._on_report = on_report
         self._recent_returns: deque[float] = deque(maxlen=100)
         self._num_episodes = 0
+        self._timesteps = 0
         self._started_s = time.perf_counter()
 
     @property
@@ -170,13 +177,23 @@ class Progress:
         self, timesteps: int, metrics: dict[str, float], evaluation: Evaluation | None = None
     ) -> bool:
         """Tell where the run stands; True asks to stop it."""
+        self._timesteps = timesteps
+        return self._told(metrics, evaluation)
+
+    def doing(self, what: str) -> None:
+        """Tell what is done before the training goes on."""
+        self._told({}, None, doing=what)
+
+    def _told(
+        self, metrics: dict[str, float], evaluation: Evaluation | None, *, doing: str = ""
+    ) -> bool:
         if self._on_report is None:
             return False
         return bool(
             self._on_report(
                 Report(
                     run_dir=self._run_dir,
-                    timesteps=timesteps,
+                    timesteps=self._timesteps,
                     total_timesteps=self._total_timesteps,
                     elapsed_s=self.elapsed_s,
                     mean_return=self.mean_return,
@@ -186,6 +203,7 @@ class Progress:
                     evaluation=evaluation,
                     resumed=self._resumed,
                     workers=self._workers,
+                    doing=doing,
                 )
             )
         )

@@ -1,4 +1,4 @@
-"""Where runs stand, read from their directories: one summary each, damaged or not."""
+"""Summaries of runs, read from their directories, damaged or not."""
 
 from __future__ import annotations
 

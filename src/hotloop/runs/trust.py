@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.errors import RunDirectoryError
-from hotloop.files import sync, write_new
+from hotloop.system.files import sync, write_new
 
 _KEY_BYTES = 32
 _SCHEDULE = re.compile(r"(linear|cosine|piecewise):[-+.,=\deE]*")

@@ -1,4 +1,4 @@
-"""Which recorder this process uses, where it records to, and when that changes."""
+"""Control of recording: the recorder of this process, its directory, its start and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a span is to its user, whichever recorder made it."""
+"""Spans as their users see them, whichever recorder makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the spans of this process add up to so far, for looking every second.
+"""Totals of the spans of this process so far, for looking every second.
 
 This is imported before it is known whether the program has numpy, and takes it when it is called.
 """

@@ -20,27 +20,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from hotloop.system.processes import boot_id, process_start
 from hotloop.timing import _format as f
 
-
-def process_start(pid: int) -> int:
-    """When a process was started, in clock ticks since boot; 0 where the system doesn't say.
-
-    Together with the pid it names a process: pids are used again.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def boot_id() -> str:
-    """Names this boot of this machine: only within it do monotonic clocks agree."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
+CLOSED = "the program has closed its descriptor"
 
 
 def _reserve(fd: int, offset: int, size: int) -> None:
@@ -98,9 +81,12 @@ class OwnFile:
 
     def number(self) -> int:
         """The descriptor; OSError if it is none of ours any more, or none at all."""
-        if self._number < 0 or self._look() != self._identity:
-            raise OSError(errno.EBADF, "the program has closed its descriptor")
-        return self._number
+        try:
+            if self._number >= 0 and self._look() == self._identity:
+                return self._number
+        except OSError:
+            pass
+        raise OSError(errno.EBADF, CLOSED)
 
     def close(self) -> None:
         """Close it, if there is something of ours to close."""

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from hotloop.system.processes import boot_id, process_start, process_state
 from hotloop.timing import _control
 from hotloop.timing import _format as f
 from hotloop.timing._fold import fold
 from hotloop.timing._format import Kind
-from hotloop.timing._writer import boot_id, process_start
 from hotloop.timing.tree import Node
 
 State = Literal["complete", "running", "killed", "unknown"]
@@ -351,13 +351,8 @@ def _runs(pid: int, ticks: int) -> bool:
         return False
     except OSError:
         pass
-    if process_start(pid) != ticks:
-        return False
-    try:  # a zombie has ended, only nobody has asked how
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return True
+    # A zombie has ended, only nobody has asked how.
+    return process_start(pid) == ticks and process_state(pid) not in ("Z", "X")
 
 
 def read(path: str | os.PathLike[str]) -> Recording:

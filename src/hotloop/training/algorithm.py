@@ -39,7 +39,8 @@ class Algorithm(ABC):
         hyper: a NamedTuple class whose fields are options of `config`, see `hyper_of`; or
             `hyper(config, nets)`, which gives such a tuple of numbers and schedules.
         acting: the state's field that holds the acting network's parameters, (P,).
-        presets: by environment, options that stand in for those that are not given.
+        presets: by environment, or by what its id begins with up to a slash, options that stand in
+            for those that are not given.
     """
 
     name: str
@@ -110,7 +111,7 @@ class Algorithm(ABC):
 
     def preset(self, env_id: str, **options: Any) -> Any:
         """Return the configuration that suits an environment; `options` come first."""
-        return self.config(**{"env_id": env_id, **self.presets.get(env_id, {}), **options})
+        return self.config(**{"env_id": env_id, **preset_of(self.presets, env_id), **options})
 
     @property
     def reference(self) -> str:
@@ -178,6 +179,11 @@ class Algorithm(ABC):
             num_batches=num_batches,
             batch_size=batch_size,
         )
+
+
+def preset_of(presets: Mapping[str, Mapping[str, Any]], env_id: str) -> Mapping[str, Any]:
+    """Return an environment's preset; empty where it has none."""
+    return presets.get(env_id) or presets.get(env_id.rpartition("/")[0] + "/") or {}
 
 
 def hyper_of(kind: Any, config: Any) -> Any:

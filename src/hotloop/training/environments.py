@@ -35,7 +35,7 @@ def make_environments(
     stagger = config.total_envs if config.workers else 0
     first_episode = _next_episode(resumed)
     if config.has_workers:
-        from hotloop.rollouts.pool import WorkerPool
+        from hotloop.rollouts.workers.pool import WorkerPool
 
         return WorkerPool(
             environment,

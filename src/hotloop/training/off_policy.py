@@ -23,7 +23,8 @@ from hotloop.errors import (
 from hotloop.learner import Learner, UpdateRule
 from hotloop.policies import ActingPolicy, Exploration
 from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
-from hotloop.runs import REPLAY_FILE, Result, pending_interrupt
+from hotloop.runs import REPLAY_FILE, Result
+from hotloop.system.signals import pending_interrupt
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm, acting, joined_arrays
 from hotloop.training.position import Position, ReplayPosition
@@ -132,7 +133,7 @@ class OffPolicy(Algorithm):
                 batch_size=config.batch_size,
             )
         with span("make_replay"):
-            replay = Replay(config, training.envs, training.device)
+            replay = Replay(config, training.envs, training.device, training.environment)
         exploration = self.exploration(config)
         policy = ActingPolicy(network, learner.publish(0), exploration=exploration)
         rollout = training.rollout(policy)
@@ -140,12 +141,13 @@ class OffPolicy(Algorithm):
         iteration, restarted_envs, notes = 0, [], []
         if resumed is not None:
             iteration = resumed.position.iteration
-            learner.load(resumed.arrays, resumed.position.random, resumed.position.num_updates)
+            was = resumed.position
+            learner.load(resumed.arrays, was.random, was.num_updates, was.executed)
             rollout.publish(learner.publish(learner.num_updates))
             restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
             notes = rounds.restore(resumed)
             for env in restarted_envs:
-                replay.buffer.cut(env)
+                replay.cut(env)
 
         wants_to_stop = training.begin(learner, restarted_envs, notes)
         while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
@@ -164,6 +166,7 @@ class OffPolicy(Algorithm):
                         num_moves=rounds.num_moves,
                         device=str(learner.device),
                         random=learner.random_state(),
+                        executed=learner.executed(),
                         rollout=state.position(),
                         replay=rounds.position,
                     )
@@ -258,7 +261,8 @@ class _Rounds:
                 "another checkpoint, or remove the file to begin with an empty buffer"
             )
         if ahead > 0 or buffer.num_samples != position.replay.sampled:
-            buffer.cut()  # the steps that come now follow others than the last ones that it holds
+            # The steps that come now follow others than the last ones that it holds.
+            self._replay.cut()
             return [f"the replay buffer holds {ahead} transitions from after the checkpoint"]
         return []
 

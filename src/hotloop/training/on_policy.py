@@ -76,6 +76,11 @@ class OnPolicy(Algorithm):
         """See `Algorithm`."""
         config, envs, resumed = training.config, training.envs, training.resumed
         gamma = as_schedule(config.gamma)
+        if envs.obs_spec.is_packed and (config.normalize_obs or config.clip_obs is not None):
+            raise ConfigError(
+                "`normalize_obs` and `clip_obs` are of numbers alone, and these observations hold "
+                "images beside: leave them out, or normalise in a wrapper of the environment"
+            )
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
             network = acting(nets).network
@@ -105,7 +110,8 @@ class OnPolicy(Algorithm):
         iteration, restarted_envs = 0, []
         if resumed is not None:
             iteration = resumed.position.iteration
-            learner.load(resumed.arrays, resumed.position.random, resumed.position.num_updates)
+            was = resumed.position
+            learner.load(resumed.arrays, was.random, was.num_updates, was.executed)
             normalizer.load(resumed.arrays)
             rollout.publish(learner.publish(iteration, resumed.checkpoint.snapshot.obs_scale))
             restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
@@ -139,6 +145,7 @@ class OnPolicy(Algorithm):
                     num_updates=learner.num_updates,
                     device=str(learner.device),
                     random=learner.random_state(),
+                    executed=learner.executed(),
                     rollout=state.position(),
                 )
             wants_to_stop = training.end_iteration(

@@ -56,6 +56,7 @@ class Position:
         num_moves: of target networks that move by transitions.
         device: where the updates ran.
         random: the learner's random states.
+        executed: how its updates ran, by name.
         rollout: of the environments.
         replay: of an algorithm that learns from replay.
         progress: episodes and time.
@@ -68,6 +69,7 @@ class Position:
     num_moves: int = 0
     device: str
     random: dict[str, Any] = field(repr=False)
+    executed: dict[str, str] = field(default_factory=dict, repr=False)
     rollout: RolloutPosition = field(repr=False)
     replay: ReplayPosition | None = None
     progress: ProgressPosition = field(default_factory=ProgressPosition, repr=False)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hotloop.memory import need_memory
 from hotloop.ops.schedules import as_schedule
 from hotloop.replay import Batch as Drawn
 from hotloop.replay import Proportional, ReplayBuffer, Uniform
 from hotloop.rollouts import Environments
+from hotloop.system.memory import need_memory
+from hotloop.training.goals import Hindsight
 from hotloop.training.worker_weights import WorkerWeights
 from hotloop.types import Array, Fragment
 
@@ -56,6 +57,7 @@ class Replay:
         config: the run's.
         envs: whose transitions it holds.
         device: where batches are wanted.
+        environment: an id or a factory of them.
 
     Attributes:
         buffer: the transitions.
@@ -66,7 +68,13 @@ class Replay:
         ConfigError: what it comes to hold in this run doesn't fit into memory.
     """
 
-    def __init__(self, config: Any, envs: Environments, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: Any,
+        envs: Environments,
+        device: torch.device,
+        environment: str | Callable[..., Any],
+    ) -> None:
         sampler, weight_from = config.sampler(), None
         if config.replay == "proportional":
             weight_from = config.replay_weight_from or "episode_return"
@@ -94,10 +102,14 @@ class Replay:
         self._weights: WorkerWeights | None = None
         if config.schedule == "async":
             self._weights = WorkerWeights(config.buffer_size, config.num_groups)
+        self._hindsight: Hindsight | None = None
+        if config.hindsight is not None:
+            self._hindsight = Hindsight(config, environment, envs.obs_spec, envs.num_envs)
         self._is_kept = config.save_replay
         self._batch_size = config.batch_size
         self._num_envs = envs.num_envs
         self._n_step = config.n_step
+        self._clip_reward = config.clip_reward
         self._device = device
         self._drawn: dict[int, tuple[Drawn, dict[str, Array], list[Batch]]] = {}
         self._copies: dict[int, list[tuple[Tensor, Tensor]]] = {}
@@ -115,18 +127,28 @@ class Replay:
                 ("truncated", fragment.truncated),
             )
         }
+        if self._clip_reward is not None:  # a copy: the fragment's are what is reported
+            flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
         first = fragment.first_env
         for env in fragment.restarted_envs:
-            self.buffer.cut(first + env)
+            self.cut(first + env)
         env = None
         if fragment.num_envs != self._num_envs:
             env = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
         valid = fragment.valid.reshape(-1)
         before = self.buffer.num_added
         self.buffer.extend(**flat, env=env, valid=None if valid.all() else valid)
+        if self._hindsight is not None:
+            self._hindsight.add(fragment, before)
         if self._weights is not None:
             worker = first // fragment.num_envs
             self._weights.add(worker, before, self.buffer.num_added - before)
+
+    def cut(self, env: int | None = None) -> None:
+        """Have what comes next of an environment, or of all, follow on nothing."""
+        self.buffer.cut(env)
+        if self._hindsight is not None:
+            self._hindsight.cut(env)
 
     def draw(self, count: int) -> tuple[list[Batch], Array]:
         """Draw `count` batches in one call.
@@ -142,6 +164,8 @@ class Replay:
         else:
             self.buffer.sample(size, out=kept[0])
         drawn, own, batches = kept
+        if self._hindsight is not None:
+            self._hindsight.relabel(drawn)
         if self._n_step == 1:
             np.logical_not(drawn.terminated, out=own["discount"])
         if self._weights is not None:
@@ -162,14 +186,17 @@ class Replay:
 
     def to_arrays(self) -> dict[str, Array]:
         """For a checkpoint that the buffer is kept with."""
-        if self._weights is None or not self._is_kept:
+        if not self._is_kept:
             return {}
-        return {_WORKERS: self._weights.to_array()}
+        arrays = {} if self._weights is None else {_WORKERS: self._weights.to_array()}
+        return arrays | ({} if self._hindsight is None else self._hindsight.to_arrays())
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """The inverse of `to_arrays`."""
         if self._weights is not None and _WORKERS in arrays:
             self._weights.load(arrays[_WORKERS])
+        if self._hindsight is not None and self._is_kept:
+            self._hindsight.load(arrays)
 
     def _with_tensors(
         self, drawn: Drawn, count: int

@@ -110,6 +110,10 @@ class Reporter:
         if self._trackers is not None:
             self._trackers.log(timesteps, line)
 
+    def doing(self, what: str) -> None:
+        """Tell what is done before the training goes on."""
+        self._progress.doing(what)
+
     def report(
         self, timesteps: int, metrics: Mapping[str, float], evaluation: Evaluation | None
     ) -> bool:

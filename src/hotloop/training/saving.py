@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hotloop.runs import Checkpoint, RunDirectory, delayed_interrupt
+from hotloop.runs import Checkpoint, RunDirectory
+from hotloop.system.signals import delayed_interrupt
 from hotloop.timing import span
 from hotloop.training.position import BestEvaluation
 from hotloop.training.resume import Resumed

@@ -22,8 +22,8 @@ from hotloop.runs import (
     OnReport,
     Result,
     RunDirectory,
-    delayed_interrupt,
 )
+from hotloop.system.signals import delayed_interrupt
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.environments import choose_workers, describe_workers, make_environments
@@ -100,6 +100,7 @@ class Training:
         config: the algorithm's configuration; what it left to be chosen is.
         device: where the update runs.
         envs: the training environments.
+        environment: what makes them, an id or a factory.
         resumed: what the run goes on from; None for a run that begins.
     """
 
@@ -116,7 +117,7 @@ class Training:
         exits: contextlib.ExitStack,
         envs_to_close: list[Any],
     ) -> None:
-        self.resumed = resumed
+        self.resumed, self.environment = resumed, environment
         self.device = choose_device(config.device)
         exits.callback(timing.stop)
         timing.start(run.path / "timing", component="learner")
@@ -200,6 +201,8 @@ class Training:
                 cut_back(
                     self._run, to_json(config), resumed, None if best is None else best.timesteps
                 )
+        for one in learner.executions:
+            one.tell = self._reporter.doing
         return self._reporter.begin(
             config,
             execution=learner.executions[0].choice.reason,

@@ -448,7 +448,7 @@ def test_time_is_told_where_it_went(tmp_path) -> None:
         share = own_s / sum(spent.values())
         assert seen[name] / sum(seen.values()) == pytest.approx(share, abs=0.06), (seen, spent)
     # A core's share, its own and what it has the program do.
-    assert process.own_ns < 0.02 * process.duration_ns
+    assert process.own_ns < 0.05 * process.duration_ns  # 0.01 where nothing else runs
 
 
 def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> None:
@@ -540,6 +540,69 @@ def test_a_function_that_has_just_begun_has_taken_no_time(tmp_path) -> None:
         seen[leaf] = seen.get(leaf, 0) + one.count
     assert seen["multiply"] > 0.8 * sum(seen.values())
     assert seen.get("nothing", 0) <= 2
+
+
+@pytest.mark.skipif(
+    _ticker is None or sys.version_info >= (3, 13), reason="frames are not looked at without asking"
+)
+def test_operators_are_told_at_their_own_lines(tmp_path) -> None:
+    """None of them looks for requests: whoever is asked meanwhile answers some lines further on."""
+    script = write(
+        tmp_path,
+        """
+        import json, threading, time
+
+        numbers = list(range(100_000))
+        lock = threading.Lock()
+        spent = {}
+
+        class Buffer:
+            def repeated(self):
+                return numbers * 8
+
+        def told(line, began):
+            spent[line] = spent.get(line, 0) + time.monotonic() - began
+
+        def hold():
+            while True:
+                with lock:
+                    time.sleep(0.003)
+                time.sleep(0.001)
+
+        def main(buffer):
+            x = None; began = time.monotonic()
+            x = -1 in numbers  # 22
+            told(22, began)
+            x = None; began = time.monotonic()
+            x = numbers[10:90_000] * 4  # 25
+            told(25, began)
+            x = None; began = time.monotonic()
+            x = buffer.repeated()
+            told(9, began)
+            x = None; began = time.monotonic()
+            with lock:  # 31
+                told(31, began)
+
+        threading.Thread(target=hold, daemon=True).start()
+        buffer, end = Buffer(), time.monotonic() + 5
+        while time.monotonic() < end:
+            main(buffer)
+        print(json.dumps(spent))
+        """,
+    )
+    done, session = record(tmp_path, str(script))
+    assert done.stderr == ""
+    spent = {int(line): seconds for line, seconds in json.loads(done.stdout).items()}
+    seen = dict.fromkeys(spent, 0)
+    (process,) = session.processes
+    for one in process.samples:
+        line = process.stacks[one.stack].lines[-1]
+        if one.thread == process.pid and line in seen:
+            seen[line] += one.elapsed_ns
+    for line, own_s in spent.items():
+        share = own_s / sum(spent.values())
+        assert seen[line] / sum(seen.values()) == pytest.approx(share, abs=0.12), (seen, spent)
+    assert sum(seen.values()) > 0.75 * sum(spent.values()) * 1e9
 
 
 def test_the_main_thread_is_seen_while_it_waits_and_while_others_work(tmp_path) -> None:

@@ -13,15 +13,13 @@ from hotloop.cli import main
 from hotloop.errors import ProfileError
 from hotloop.profiler.diagnose.comparison import Comparison, Row, compare
 from hotloop.profiler.diagnose.estimates import (
-    autocorrelation_time,
     estimate,
     ratio_interval,
-    student_t,
 )
 from hotloop.profiler.render.comparison import render
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.saving import save
-from tests.profiler.sessions import period, process, seen, session, span
+from tests.profiler.sessions import correlated, period, process, seen, session, span
 
 
 def program(
@@ -128,29 +126,6 @@ def test_an_interval_by_hand() -> None:
         assert ratio == 1.0
         assert math.log(high) == pytest.approx(t * math.sqrt(2e-4), rel=1e-4)
         assert low == pytest.approx(1 / high)
-
-
-def test_quantiles_of_student_t() -> None:
-    for freedom, value in ((1, 12.7062), (2, 4.3027), (5, 2.5706), (30, 2.0423)):
-        assert student_t(freedom, 0.975) == pytest.approx(value, abs=2e-4)
-    assert student_t(10, 0.995) == pytest.approx(3.1693, abs=2e-4)
-
-
-def correlated(rng: np.random.Generator, count: int, phi: float) -> np.ndarray:
-    """x_t = φ x_{t−1} + noise, of variance 1; its autocorrelation time is (1 + φ) / (1 − φ)."""
-    noise = rng.normal(size=count) * math.sqrt(1 - phi**2)
-    series = np.empty(count)
-    series[0] = rng.normal()
-    for t in range(1, count):
-        series[t] = phi * series[t - 1] + noise[t]
-    return series
-
-
-@pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
-def test_autocorrelation_time_of_a_known_process(phi: float) -> None:
-    rng = np.random.default_rng(1)
-    found = np.mean([autocorrelation_time(correlated(rng, 4000, phi)) for _ in range(10)])
-    assert found == pytest.approx((1 + phi) / (1 - phi), rel=0.1)
 
 
 @pytest.mark.parametrize(("phi", "count"), [(0.0, 30), (0.0, 120), (0.6, 60), (0.8, 240)])

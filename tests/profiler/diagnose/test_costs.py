@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 
-from hotloop.profiler.diagnose import bound, diagnose
-from hotloop.profiler.diagnose.costs import Costs
+from hotloop.profiler.diagnose import bound, diagnose, kinds
+from hotloop.profiler.diagnose.cost import Cost
+from hotloop.profiler.diagnose.costs import Costs, _compiled_anew
 from hotloop.profiler.diagnose.evidence import Evidence
+from hotloop.profiler.session import Frame
 from tests.profiler.sessions import period, process, seen, session
 
 SITE = "/usr/lib/python3.11/site-packages"
@@ -54,16 +57,16 @@ class Program:
         whole = sum(row.elapsed_s for row in self.rows if row.thread is None)
         main = process(samples=self.rows, end_s=whole, **fields)
         # Of functions, the places have their first lines; here a name is one function.
-        firsts = {}
-        stacks = []
-        for stack in main.stacks:
-            frames = tuple(
-                one._replace(first_line=firsts.setdefault((one.file, one.function), 1))
-                for one in stack.frames
-            )
-            stacks.append(stack._replace(frames=frames))
-        main.stacks = stacks
+        main.stacks = [
+            one._replace(frames=tuple(map(self._with_first_line, one.frames)))
+            for one in main.stacks
+        ]
         return session(main)
+
+    def _with_first_line(self, frame):
+        begins = f"def {frame.function}("
+        lines = (i for i, line in enumerate(self.lines, 1) if line.startswith(begins))
+        return frame._replace(first_line=next(lines, 1))
 
     def found(self):
         return diagnose(self.session())
@@ -272,8 +275,13 @@ def test_the_program_s_own_loop_is_none_that_could_be_removed(tmp_path):
     program.at(top, ("main", "a = pick(q)"), seconds=2)
     program.at(top, ("main", "s = world.step(a)"), ("World.step", "s = world.step(a)"), seconds=4)
     program.at(top, ("main", "trace[i] = decay"), seconds=4)
-    found = [one for one in program.found() if one.rule == "python-loop"]
-    assert [one.places[0].line for one in found] == [program.line("trace[i] = decay")]
+    loop = program.line("trace[i] = decay")
+    first = program.found()[0]
+    # A place without a promise: a program without networks may be made of loops.
+    assert (first.rule, first.gain, first.places[0].line) == ("line", None, loop)
+    program.at(top, ("main", "trace[i] = decay"), seconds=4)
+    first = program.found()[0]  # most of all
+    assert (first.rule, first.places[0].line) == ("python-loop", loop)
 
 
 def test_evaluations_are_a_cost_beside_training_alone(tmp_path):
@@ -382,3 +390,194 @@ def test_a_source_that_is_gone_is_told_by_its_line(tmp_path):
     program.path.unlink()
     found = program.found()[0]
     assert (found.rule, found.places[0].line) == ("line", number)
+
+
+# --- promises -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rule"), [(1.0, None), (2.0, "line"), (4.0, "linear-sampling")]
+)
+def test_what_a_healthy_program_may_have_is_told_without_a_promise(tmp_path, seconds, rule):
+    program = healthy(Program(tmp_path, TRAIN))  # ten seconds
+    main = ("<module>", "train(env, agent, [])")
+    program.at(main, ("train", "picked = rng.choice(rewards, p=weights)"), seconds=seconds)
+    found = [one for one in program.found() if not one.is_rebuild]
+    assert [one.rule for one in found] == ([] if rule is None else [rule])
+    assert all((one.gain is None) == (rule == "line") for one in found)
+
+
+def test_a_place_without_a_promise_is_sorted_by_its_share(tmp_path):
+    program = healthy(Program(tmp_path, TRAIN))
+    main = ("<module>", "train(env, agent, [])")
+    program.at(main, ("train", "picked = rng.choice(rewards, p=weights)"), seconds=2.3)
+    program.at(main, ("train", "mean = statistics(obs)"), seconds=1.5, blocked="sleep")
+    rules = [one.rule for one in program.found() if not one.is_rebuild]
+    assert rules == ["line", "sleep"]
+
+
+LOCKED = """
+    def publish(value):
+        with lock:
+            values.append(value)
+            count(values)
+
+    publish(1)
+"""
+
+
+def test_a_lock_is_waited_for_where_it_is_entered(tmp_path):
+    program = healthy(Program(tmp_path, "import jax\n" + dedent(TRAIN) + dedent(LOCKED)))
+    place = ("<module>", "publish(1)"), ("publish", "with lock:")
+    program.at(*place, seconds=4, blocked="lock")
+    first = program.found()[0]
+    assert (first.rule, first.wait) == ("lock", "lock")
+    assert program.line("with lock:") in [one.line for one in first.places]
+
+
+def test_what_is_handed_over_is_waited_for_by_its_line(tmp_path):
+    text = TRAIN.replace("total = slow(obs)", "total = pool.submit(slow, obs).result()")
+    program = healthy(Program(tmp_path, text))
+    program.at(
+        ("<module>", "train(env, agent, [])"),
+        ("train", "mean = statistics(obs)"),
+        ("statistics", "total = pool.submit(slow, obs).result()"),
+        below=(
+            f"Future.result ({PYTHON}/concurrent/futures/_base.py:1)",
+            f"Condition.wait ({PYTHON}/threading.py:1)",
+        ),
+        seconds=5,
+        blocked="lock",
+    )
+    # The pool's own thread runs nothing of the user's: it explains nothing.
+    program.rows.append(
+        seen(
+            f"_ExecutorManagerThread.run ({PYTHON}/concurrent/futures/process.py:1)",
+            elapsed_s=5,
+            on_core_s=5,
+            thread=4,
+        )
+    )
+    first = program.found()[0]
+    assert first.rule == "waits-for-others"
+    assert first.gain == pytest.approx(15 / 10)
+
+
+def test_a_module_s_own_arithmetic_is_a_network_s(tmp_path):
+    text = (
+        TRAIN
+        + """
+    def forward(self, x):
+        return x + self.net(x)
+"""
+    )
+    program = healthy(Program(tmp_path, text))
+    program.at(
+        ("<module>", "train(env, agent, [])"),
+        ("train", "loss = agent(obs)"),
+        below=(FORWARD, f"forward ({program.path}:{program.line('return x + self.net(x)')})"),
+        seconds=6,
+    )
+    assert [one.rule for one in program.found() if not one.is_rebuild] == []
+
+
+SCORES = TRAIN.replace(
+    "def train(",
+    """def score(env, agent):
+        total, done = 0.0, False
+        obs, _ = env.reset()
+        while not done:
+            obs, reward, done, _, _ = env.step(agent(obs))
+            total += reward
+        return total
+
+    def train(""",
+).replace("mean = statistics(obs)", "mean = score(env, agent)")
+
+
+def test_what_plays_for_a_score_beside_training_is_an_evaluation(tmp_path):
+    text = SCORES.replace("obs, reward, *_ = env.step(action)", "obs = env.step(action)[0]")
+    text = text.replace("def statistics", "def unused")
+    program = Program(tmp_path, text)
+    main = ("<module>", "train(env, agent, [])")
+    scoring = (main, ("train", "mean = score(env, agent)"))
+    stepped = ("score", "obs, reward, done, _, _ = env.step(agent(obs))")
+    program.at(*scoring, stepped, below=(FORWARD,), seconds=3)
+    program.at(*scoring, stepped, below=(VECTOR, CARTPOLE), seconds=3)
+    assert "evaluation" not in [one.rule for one in program.found()]  # it is all that there is
+    program.at(main, ("train", "action = agent(step)"), below=(FORWARD,), seconds=3)
+    program.at(main, ("train", "loss.backward()"), below=(BACKWARD,), seconds=2)
+    program.at(main, ("train", "obs = env.step(action)[0]"), below=(VECTOR, CARTPOLE), seconds=1)
+    first = program.found()[0]
+    assert (first.rule, first.gain) == ("evaluation", pytest.approx(2.0))
+    assert first.places[0].line == program.line("mean = score(env, agent)")
+
+
+def test_one_state_at_a_time_in_a_list(tmp_path):
+    text = TRAIN.replace("action = agent(step)", "action = [agent(one) for one in obs]")
+    program = healthy(
+        Program(
+            tmp_path, text.replace("action = [", "action = agent(step)\n            action = [")
+        )
+    )
+    program.at(
+        ("<module>", "train(env, agent, [])"),
+        ("train", "action = [agent(one) for one in obs]"),
+        ("train.<locals>.<listcomp>", "action = [agent(one) for one in obs]"),
+        below=(FORWARD,),
+        seconds=10,
+    )
+    first = program.found()[0]
+    assert (first.rule, first.places[0].line) == (
+        "one-at-a-time",
+        program.line("action = [agent(one) for one in obs]"),
+    )
+
+
+def test_where_main_waits_for_a_thread_s_cost_is_told(tmp_path):
+    text = """
+        def answer():
+            return slow(3)
+
+        def train():
+            loss.backward()
+            x = answers.get()
+
+        train()
+    """
+    program = Program(tmp_path, text)
+    train = ("<module>", "train()")
+    program.at(train, ("train", "loss.backward()"), below=(BACKWARD,), seconds=5)
+    program.at(
+        train,
+        ("train", "x = answers.get()"),
+        below=(f"Queue.get ({PYTHON}/queue.py:1)", f"Condition.wait ({PYTHON}/threading.py:1)"),
+        seconds=5,
+        blocked="lock",
+    )
+    program.at(("answer", "return slow(3)"), seconds=5, blocked="sleep", thread=7)
+    first = program.found()[0]
+    assert (first.rule, first.gain) == ("sleep", pytest.approx(2.0))
+    assert [one.line for one in first.places[:2]] == [
+        program.line("return slow(3)"),
+        program.line("x = answers.get()"),
+    ]
+
+
+def test_compiling_that_several_calls_show_is_one_cost():
+    here, there = Frame("learn", "train.py", 1), Frame("act", "train.py", 30)
+
+    def cost(kind, frame, block, *times):
+        found = Cost(kind, frame, block)
+        found.rows = [SimpleNamespace(ns=ns) for ns in times]
+        return found
+
+    other = cost(kinds.COPYING, here, (7, 7), 90.0)
+    few, most = (
+        cost(kinds.COMPILES, here, (3, 3), 20.0),
+        cost(kinds.COMPILES, there, (31, 31), 25.0, 5.0),
+    )
+    whole, rest = _compiled_anew([few, other, most])
+    assert (whole.function, whole.block, whole.ns) == (there, (31, 31), 50.0)
+    assert rest is other
+    assert _compiled_anew([few, other]) == [few, other]

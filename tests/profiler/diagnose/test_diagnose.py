@@ -18,7 +18,6 @@ from hotloop.profiler.diagnose import (
     threads,
 )
 from hotloop.profiler.diagnose import source as sources
-from hotloop.profiler.diagnose.series import kendall, theil_sen
 from hotloop.profiler.render.text import diagnosis_lines
 from hotloop.profiler.session import Session, Stack, ThreadTimes
 from tests.profiler.sessions import ns, period, process, seen, session, span
@@ -169,6 +168,19 @@ def test_threads_that_spin_cost_an_unknown_time():
     found = look(threads.too_many_threads, crowded(on_core_s=3, queued_s=0.1))
     assert found.gain is None
     assert found.confidence == 0.5
+
+
+def test_threads_in_a_queue_of_their_own():
+    """Seven beside the main one, on two cores: each operation ends with the last of them."""
+    main = process(
+        cores=2,
+        samples=[seen("f (a.py:1)", path="update", elapsed_s=10, on_core_s=7, lock=3)],
+        threads=[ThreadTimes(100, "python", ns(7), 0)]
+        + [ThreadTimes(n, "python", ns(0.5), ns(1.5)) for n in range(101, 108)],
+    )
+    found = look(threads.too_many_threads, main)
+    assert found.rule == "too-many-threads"
+    assert found.gain == pytest.approx(10 / 7)
 
 
 def test_idle_threads():
@@ -741,23 +753,6 @@ def test_workers_side_by_side_count_once():
     ]
     evidence = Evidence(session(main, *workers))
     assert evidence.stage_ns("update") == pytest.approx(8e9)
-
-
-def test_theil_sen_ignores_outliers():
-    import numpy as np
-
-    x = np.arange(9.0)
-    y = 2 * x + 1
-    y[[2, 7]] = 100.0, -50.0
-    slope, intercept = theil_sen(x, y)
-    assert (slope, intercept) == pytest.approx((2.0, 1.0))
-
-
-def test_kendall():
-    import numpy as np
-
-    # Of six pairs, five rise and one falls.
-    assert kendall(np.array([1.0, 3.0, 2.0, 4.0])) == pytest.approx(4 / 6)
 
 
 def test_lines_of_a_file_that_is_gone():

@@ -15,7 +15,7 @@ from hotloop.errors import OutputError, ProfileError
 from hotloop.profiler.render import flame
 from hotloop.profiler.render.flame_svg import WIDTH, kind_of
 from hotloop.profiler.session import Frame, Session, ThreadTimes
-from tests.profiler.browser import Browser, find
+from tests.profiler.browser import Browser
 from tests.profiler.sessions import process, seen, session
 
 GYM = "/env/lib/python3.11/site-packages/gymnasium/core.py"
@@ -479,22 +479,12 @@ SHOWN = """Array.from(document.querySelectorAll("g.f"))
     ])"""
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    path = find()
-    if path is None:
-        pytest.skip("there is no Chromium")
-    one = Browser(path, tmp_path_factory.mktemp("browser"))
-    yield one
-    one.close()
-
-
 @pytest.fixture
-def page(browser, tmp_path):
+def page(chromium, tmp_path):
     flame.write_svg(example(), tmp_path / "f.svg")
-    browser.open(tmp_path / "f.svg")
-    assert browser.problems == []
-    return browser
+    chromium.open(tmp_path / "f.svg")
+    assert chromium.problems == []
+    return chromium
 
 
 def click(page: Browser, number: int) -> None:

@@ -8,7 +8,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -567,16 +566,6 @@ def test_profile_goes_on_where_no_page_can_be_written(
 
 
 # --- in a browser ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
-    path = browser.find()
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(browser.NAMES)} is installed")
-    one = browser.Browser(path, tmp_path_factory.mktemp("browser"))
-    yield one
-    one.close()
 
 
 def opened(one: browser.Browser, tmp_path: Path, shown: Session | None = None, **how: Any) -> None:

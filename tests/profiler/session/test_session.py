@@ -20,8 +20,8 @@ from hotloop.profiler.collect import samples as samples_file
 from hotloop.profiler.session import Process, Session, Uncovered
 from hotloop.profiler.session.reading import merge, read
 from hotloop.profiler.session.saving import load, save
+from hotloop.system.processes import boot_id, process_start
 from hotloop.timing import Node, Recording
-from hotloop.timing._writer import boot_id, process_start
 from hotloop.timing.reader import Thread
 from tests.profiler.sessions import Span, at, events, ns, period, process, seen, session, span, tree
 

@@ -12,7 +12,7 @@ from hotloop import timing
 from hotloop.profiler.session import Process
 from hotloop.profiler.session.reading import read
 from hotloop.profiler.session.throughput import throughput
-from hotloop.timing._writer import boot_id
+from hotloop.system.processes import boot_id
 from tests.profiler.sessions import period, process, session, span
 
 

@@ -1,4 +1,4 @@
-"""What a grid has computed, in one SQLite file: killed at any moment, it stays whole.
+"""The results of a grid in one SQLite file: killed at any moment, it stays whole.
 
 meta     the format of the file, and the hotloop that made it
 points   what was asked: agent, environment, steps, … as canonical JSON

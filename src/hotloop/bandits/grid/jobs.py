@@ -1,4 +1,4 @@
-"""What there is to do in a grid, dealt out in jobs: one call of the kernels each."""
+"""Jobs: what is left of a grid, dealt out as one call of the kernels each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How settings are written: as text for people, as JSON that is the same for the same value."""
+"""Notation of settings: text for people, and JSON that is the same for the same value."""
 
 from __future__ import annotations
 

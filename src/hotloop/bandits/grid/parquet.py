@@ -14,7 +14,7 @@ import numpy as np
 from hotloop.bandits.grid.notation import ENV
 from hotloop.bandits.results import QUANTITIES
 from hotloop.errors import MissingExtraError
-from hotloop.files import written_whole
+from hotloop.system.files import written_whole
 
 if TYPE_CHECKING:
     from hotloop.bandits.grid.table import GridRow, GridTable

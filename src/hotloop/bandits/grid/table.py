@@ -1,4 +1,4 @@
-"""What comes out of a grid: its rows, the best of them, and ways to keep them."""
+"""The table of a grid: its rows, the best of them, and ways to keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several agents have in common: the best of k scores, and drawing an arm by weights."""
+"""Choices that several agents share: the best of k scores, and an arm drawn by weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hotloop.bandits.kernels.randomness import (
     u64,
     unit,
 )
-from hotloop.compiled import (
+from hotloop.numba_tools import (
     fma_f32,
     jit,
     load_f32,

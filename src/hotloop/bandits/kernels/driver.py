@@ -38,7 +38,7 @@ from hotloop.bandits.kernels.layout import (
 )
 from hotloop.bandits.kernels.randomness import POLICY_STREAM, fill_words
 from hotloop.bandits.kernels.recording import record_step, reset_record
-from hotloop.compiled import call_part, entry, jit, load_i64, store_i64
+from hotloop.numba_tools import call_part, entry, jit, load_i64, store_i64
 
 
 @jit
@@ -135,5 +135,5 @@ def _record(agent: int, step: int) -> int:
     return 0
 
 
-# The same loop in pieces, for what is written in plain Python: see own.py.
+# The same loop in pieces, for what is written in plain Python: see plain.py.
 call, begin, look_ahead, record = (entry(one) for one in (_call, _begin, _look_ahead, _record))

@@ -1,4 +1,4 @@
-"""What environments do: true values, the best of them, noise, rewards.
+"""Environments: true values, the best of them, noise, rewards.
 
 An environment prepares WINDOW steps at once: values float32 (k, LANES), for all steps the same or
 one after another; the best value float32 (LANES,); noise float32 (WINDOW, LANES).
@@ -41,7 +41,7 @@ from hotloop.bandits.kernels.randomness import (
     normal_pair,
     unit,
 )
-from hotloop.compiled import (
+from hotloop.numba_tools import (
     Part,
     fma_f32,
     inline,

@@ -1,4 +1,4 @@
-"""Where everything lies that compiled code shares.
+"""The layout of the memory that compiled code shares.
 
 256 runs make a block; arrays are (…, LANES), so that a loop over lanes reads neighbours. A block
 has a *frame*, an *environment* and one *agent* or several; each is one piece of memory that begins

@@ -34,7 +34,7 @@ from hotloop.bandits.kernels.randomness import (
     i64,
 )
 from hotloop.bandits.kernels.values import NO_ARM
-from hotloop.compiled import (
+from hotloop.numba_tools import (
     Part,
     inline,
     jit,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.compiled import (
+from hotloop.numba_tools import (
     bits_of_f32,
     bits_of_f64,
     f32_of_bits,

@@ -32,7 +32,7 @@ from hotloop.bandits.kernels.randomness import (
     unit,
 )
 from hotloop.bandits.kernels.values import NO_ARM
-from hotloop.compiled import (
+from hotloop.numba_tools import (
     Part,
     fma_f32,
     inline,

@@ -1,4 +1,4 @@
-"""What is kept of every step: sums over the block's runs, always added in the same order.
+"""Records of every step: sums over the block's runs, always added in the same order.
 
 An agent's record, by offset in bytes, float64 (LANES,) each: regret so far; reward so far; the same
 at the last point of the curve; the reward before the late steps; then int32 (LANES,): optimal steps
@@ -27,7 +27,7 @@ from hotloop.bandits.kernels.layout import (
     VALUE,
 )
 from hotloop.bandits.kernels.randomness import f64, i32, i64
-from hotloop.compiled import (
+from hotloop.numba_tools import (
     inline,
     jit,
     load_f32,

@@ -23,7 +23,7 @@ from hotloop.bandits.kernels.layout import (
     STATE,
 )
 from hotloop.bandits.kernels.randomness import f32, f64, i64
-from hotloop.compiled import (
+from hotloop.numba_tools import (
     Part,
     inline,
     jit,

@@ -1,4 +1,4 @@
-"""What all pictures have in common: files, colours, bands, legends, titles."""
+"""Parts that all pictures share: files, colours, bands, legends, titles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from hotloop.bandits.results import Result
 from hotloop.errors import ConfigError, MissingExtraError
-from hotloop.files import written_whole
+from hotloop.system.files import written_whole
 from hotloop.types import Array
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Which arms were taken, as shares over steps."""
+"""Shares of the arms that were taken, over steps."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from hotloop.cli import need
 from hotloop.cli.bandit.options import add_json, add_sizes, parser_of, refuse
 from hotloop.cli.bandit.progress import GridLine, short
 from hotloop.cli.bandit.tables import plus_minus, print_json
-from hotloop.cli.signals import Ended, end_once
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError
+from hotloop.system.signals import Ended, end_once
 
 if TYPE_CHECKING:
     from hotloop.bandits.grid import Grid, GridProgress, GridTable

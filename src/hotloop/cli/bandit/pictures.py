@@ -1,4 +1,4 @@
-"""Which pictures of results are asked for, and drawing them."""
+"""Options for pictures of results, and drawing them."""
 
 from __future__ import annotations
 

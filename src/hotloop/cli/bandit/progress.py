@@ -1,4 +1,4 @@
-"""How far a computation is."""
+"""Progress of a computation, on one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print: tables, how fast it was, JSON."""
+"""Tables, speeds and JSON that the commands print."""
 
 from __future__ import annotations
 

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hotloop.envs.spaces import ObsSpec
-from hotloop.errors import SpaceError
+from hotloop.envs.spaces import ObsSpec, is_image_shape
+from hotloop.errors import ConfigError, SpaceError
 from hotloop.policies.encoders.base import Encoder
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from hotloop.policies.operations import Operations
 
 
 class Flatten(Encoder):
@@ -19,16 +21,20 @@ class Flatten(Encoder):
 
     acts_without_torch = True
 
-    def __init__(self, obs_spec: ObsSpec) -> None:
-        if obs_spec.dtype == "uint8" and len(obs_spec.shape) == 3:
+    def __init__(self, obs_spec: ObsSpec, prefix: str, *, layer_norm: bool = False) -> None:
+        if obs_spec.dtype == "uint8" and is_image_shape(obs_spec.shape):
             raise SpaceError(
-                f"images of shape {obs_spec.shape} need a convolutional network, and these are "
-                "perceptrons: give a network of your own (`network`), or choose an environment "
-                "that observes features"
+                f"images of shape {obs_spec.shape} need convolutions, and these are perceptrons: "
+                "choose `network` 'nature' or 'impala', or a network of your own"
+            )
+        if layer_norm:
+            raise ConfigError(
+                "`layer_norm` is of encoders of images, and these observations have none: leave "
+                "it out"
             )
         self.num_features = math.prod(obs_spec.shape)
 
-    def features(self, params: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+    def features(self, params: Mapping[str, Tensor], obs: Tensor, operations: Operations) -> Tensor:
         import torch
 
         return obs.flatten(1).to(torch.float32)

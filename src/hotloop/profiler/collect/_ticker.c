@@ -4,8 +4,11 @@
  * counted for each thread, and asks the interpreter to call `answer()`. The main thread does at the
  * next instruction that looks for such requests: where a function begins, at the end of a loop's
  * body, and after every call of C. So it gives the GIL to nobody, and is seen where it was at the
- * tick, be it in Python or in a call of C that has ended meanwhile. Where it has not answered by the
- * next tick, because it is in a long call or waits, the sampler's thread, which sleeps in `wait()`,
+ * tick, be it in Python or in a call of C that has ended meanwhile. Operators, subscripts, `in` and
+ * `with` don't look for requests: a product of arrays would be seen at the next line that calls
+ * something. So the tick also takes a glimpse of the main thread's innermost frames, without the
+ * GIL, and the answer, which has it, believes what of that can be verified. Where it has not answered
+ * by the next tick, because it is in a long call or waits, the sampler's thread, which sleeps in `wait()`,
  * asks for the GIL, and looks itself, by `look()`. Where no thread has run since the last look, by
  * what the kernel says, nobody has to look again.
  *
@@ -32,6 +35,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,6 +46,7 @@
 #define Py_BUILD_CORE
 #include <internal/pycore_interp.h>
 #include <internal/pycore_runtime.h>
+#include <internal/pycore_frame.h>
 #if PY_VERSION_HEX < 0x030C0000
 #include <internal/pycore_ceval.h>
 #endif
@@ -51,6 +56,8 @@
 #define MAX_FRAMES 128
 #define MAX_THREADS 64 /* whose times are known */
 #define MAX_SEEN 1024
+#define MAX_GLIMPSED 4
+#define MAX_KEPT 8192 /* a power of two */
 
 enum { STOPPED, UNANSWERED, DUE };
 /* What a thread is blocked on. The last one: on something else. */
@@ -75,12 +82,23 @@ typedef struct {
     long ticks;
 } Idle;
 
+/* What the words of a frame were at a tick: to be compared, never to be followed. */
+typedef struct {
+    uintptr_t frame, code, instruction;
+} Glimpsed;
+
+typedef struct {
+    int depth;
+    Glimpsed frames[MAX_GLIMPSED]; /* from the innermost out */
+} Glimpse;
+
 /* hotloop.timing._recorder's: a borrowed State of a thread and its innermost open span's index. */
 typedef PyObject *(*Current)(unsigned long thread, int32_t *node);
 
 static Current current;
 static PyObject *records;
 static unsigned long main_ident, main_thread;
+static PyThreadState *main_state;
 static unsigned long own_thread; /* 0: not known yet, and nothing is looked at */
 static int64_t interval_ns, due_ns, own_ns;
 static uint64_t random_state;
@@ -95,6 +113,7 @@ static pthread_cond_t stopped, told;
 static int is_stopping, is_unanswered;
 static int64_t tick_ns, taken_ns;
 static Idle idle;
+static Glimpse at_tick_seen;
 static Times times[MAX_THREADS], at_tick[MAX_THREADS], at_look[MAX_THREADS];
 
 static int64_t now(void) {
@@ -213,9 +232,159 @@ static int watch(unsigned long thread) {
     return 0;
 }
 
+/* ---- glimpses ---- */
+
+#if PY_VERSION_HEX < 0x030D0000
+/* Without the GIL: memory that is somebody else's by now, or nobody's. The kernel copies it, and says
+   so where there is none. */
+static int copy(void *to, const void *from, size_t size) {
+    struct iovec here = {to, size}, there = {(void *)from, size};
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)size;
+}
+
+static const _PyInterpreterFrame *innermost(void) {
+    _PyCFrame entered;
+    const void *cframe = *(void *volatile *)&main_state->cframe;
+    return copy(&entered, cframe, sizeof entered) ? entered.current_frame : NULL;
+}
+
+/* Frames stand still while they wait for the one that they have called: they belong together if that
+   is still there when all are read. Where calls take no longer than reading, it may never be. */
+static void glimpse(Glimpse *seen) {
+    for (int tries = 0; main_state != NULL && tries < 6; tries++) {
+        const _PyInterpreterFrame *first = innermost(), *at = first;
+        seen->depth = 0;
+        while (at != NULL && seen->depth < MAX_GLIMPSED) {
+            _PyInterpreterFrame frame;
+            if (!copy(&frame, at, offsetof(_PyInterpreterFrame, localsplus))) break;
+            seen->frames[seen->depth++] =
+                (Glimpsed){(uintptr_t)at, (uintptr_t)frame.f_code, (uintptr_t)frame.prev_instr};
+            at = frame.previous;
+        }
+        _PyInterpreterFrame again;
+        if (first != NULL && innermost() == first &&
+            copy(&again, first, offsetof(_PyInterpreterFrame, localsplus)) &&
+            (uintptr_t)again.f_code == seen->frames[0].code)
+            return;
+    }
+    seen->depth = 0;
+}
+
+/* Code that was seen with the GIL is kept: then its address is its own for good. */
+static PyCodeObject *kept[MAX_KEPT];
+static int num_kept;
+
+static PyCodeObject **slot_of(uintptr_t code) {
+    size_t k = (code >> 4) * 0x9E3779B97F4A7C15u >> 51;
+    while (kept[k % MAX_KEPT] != NULL && (uintptr_t)kept[k % MAX_KEPT] != code) k++;
+    return &kept[k % MAX_KEPT];
+}
+
+static void keep(PyCodeObject *code) {
+    PyCodeObject **slot = slot_of((uintptr_t)code);
+    if (*slot != NULL || num_kept >= MAX_KEPT / 2) return;
+    Py_INCREF(code);
+    *slot = code;
+    num_kept++;
+}
+
+/* Code that is written within another's: in a script, all functions and methods are in the module's. */
+static PyCodeObject *find_within(PyCodeObject *code, uintptr_t wanted, int levels) {
+    for (Py_ssize_t k = 0; levels > 0 && k < PyTuple_GET_SIZE(code->co_consts); k++) {
+        PyObject *one = PyTuple_GET_ITEM(code->co_consts, k);
+        if (!PyCode_Check(one)) continue;
+        if ((uintptr_t)one == wanted) return (PyCodeObject *)one;
+        PyCodeObject *found = find_within((PyCodeObject *)one, wanted, levels - 1);
+        if (found != NULL) return found;
+    }
+    return NULL;
+}
+
+/* That of functions in a module's dictionary, and in those of its classes. */
+static PyCodeObject *find_among(PyObject *names, uintptr_t wanted, int levels) {
+    PyObject *name, *value;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(names, &position, &name, &value)) {
+        PyCodeObject *found = NULL;
+        if (PyFunction_Check(value)) {
+            found = (PyCodeObject *)PyFunction_GET_CODE(value);
+            if ((uintptr_t)found != wanted) found = find_within(found, wanted, 2);
+        } else if (levels > 1 && PyType_Check(value) && ((PyTypeObject *)value)->tp_dict != NULL) {
+            found = find_among(((PyTypeObject *)value)->tp_dict, wanted, levels - 1);
+        }
+        if (found != NULL) return found;
+    }
+    return NULL;
+}
+
+/* What a frame that is there has called, if its code is one of those that it can be expected to be.
+   What was not found is not looked for again at once. */
+static PyCodeObject *called_by(const _PyInterpreterFrame *frame, PyCodeObject **codes, int depth,
+                               uintptr_t wanted) {
+    static uintptr_t missed[256];
+    PyCodeObject *found = *slot_of(wanted);
+    uintptr_t *miss = &missed[(wanted >> 4) * 0x9E3779B97F4A7C15u >> 56];
+    if (found != NULL || *miss == wanted) return found;
+    found = find_among(frame->f_globals, wanted, 2);
+    for (int k = 0; found == NULL && k < depth; k++) found = find_within(codes[k], wanted, 3);
+    if (found == NULL)
+        *miss = wanted;
+    else
+        keep(found);
+    return *slot_of(wanted);
+}
+
+/* The offset of an instruction of a code's; -1: it is none. */
+static int64_t offset_in(PyCodeObject *code, uintptr_t instruction) {
+    uintptr_t first = (uintptr_t)_PyCode_CODE(code);
+    uintptr_t size = (uintptr_t)Py_SIZE(code) * sizeof(_Py_CODEUNIT);
+    return instruction >= first && instruction < first + size ? (int64_t)(instruction - first) : -1;
+}
+
+/* Put the main thread back to where it was at the tick: the innermost of its frames that were there
+   then at the instruction of then, and what has returned since before it. Returns the new depth. */
+static int put_back(const Glimpse *seen, Place *places, PyCodeObject **codes,
+                    const uintptr_t *frames, int depth) {
+    for (int k = 0; k < seen->depth; k++) {
+        const Glimpsed *was = &seen->frames[k];
+        int same = 0;
+        while (same < depth && (frames[same] != was->frame || (uintptr_t)codes[same] != was->code))
+            same++;
+        if (same == depth) continue;
+        int64_t at = offset_in(codes[same], was->instruction);
+        if (at < 0) return depth;
+        /* Of what has returned, as far as it is known, from here in. */
+        int inner = 0;
+        while (inner < k) {
+            const Glimpsed *one = &seen->frames[k - 1 - inner];
+            PyCodeObject *code = called_by((const _PyInterpreterFrame *)was->frame, codes + same,
+                                           depth - same, one->code);
+            if (code == NULL || offset_in(code, one->instruction) < 0) break;
+            inner++;
+        }
+        if (depth - same + inner > MAX_FRAMES) return depth;
+        for (int j = 0; j < same; j++) Py_DECREF(codes[j]);
+        memmove(codes + inner, codes + same, (size_t)(depth - same) * sizeof *codes);
+        memmove(places + inner, places + same, (size_t)(depth - same) * sizeof *places);
+        places[inner].instruction = at;
+        for (int j = 0; j < inner; j++) {
+            const Glimpsed *one = &seen->frames[k - inner + j];
+            codes[j] = *slot_of(one->code);
+            Py_INCREF(codes[j]);
+            places[j] = (Place){one->code, offset_in(codes[j], one->instruction)};
+        }
+        return depth - same + inner;
+    }
+    return depth;
+}
+#else /* its frames are laid out anew with each version */
+static void glimpse(Glimpse *seen) { seen->depth = 0; }
+#endif
+
 /* ---- looking; with the GIL ---- */
 
-static int append(PyThreadState *of, int64_t at_ns, const Times *known, Idle was, int *blind) {
+static int append(PyThreadState *of, int64_t at_ns, const Times *known, Idle was,
+                  const Glimpse *seen, int *blind) {
     unsigned long thread = of->thread_id == main_ident ? main_thread : of->native_thread_id;
     if (thread == own_thread) return 0;
     PyFrameObject *frame = PyThreadState_GetFrame(of);
@@ -223,8 +392,14 @@ static int append(PyThreadState *of, int64_t at_ns, const Times *known, Idle was
     Place places[MAX_FRAMES];
     PyCodeObject *codes[MAX_FRAMES];
     int depth = 0;
+#if PY_VERSION_HEX < 0x030D0000
+    uintptr_t frames[MAX_FRAMES];
+#endif
     while (frame != NULL && depth < MAX_FRAMES) {
         codes[depth] = PyFrame_GetCode(frame);
+#if PY_VERSION_HEX < 0x030D0000
+        frames[depth] = (uintptr_t)frame->f_frame;
+#endif
         places[depth].code = (uint64_t)(uintptr_t)codes[depth];
         places[depth].instruction = PyFrame_GetLasti(frame);
         depth++;
@@ -233,6 +408,12 @@ static int append(PyThreadState *of, int64_t at_ns, const Times *known, Idle was
         frame = outer;
     }
     Py_XDECREF(frame);
+#if PY_VERSION_HEX < 0x030D0000
+    if (of == main_state) {
+        for (int k = 0; k < depth; k++) keep(codes[k]);
+        depth = put_back(seen, places, codes, frames, depth);
+    }
+#endif
     int32_t node = 0;
     PyObject *state = current(thread, &node);
     const Times *slot = known;
@@ -286,6 +467,7 @@ static int take(void) {
     int64_t at_ns = tick_ns;
     int is_new = at_ns > taken_ns && records != NULL && own_thread != 0;
     Idle was = idle;
+    Glimpse seen = at_tick_seen;
     if (is_new) {
         taken_ns = at_ns;
         idle = (Idle){0};
@@ -298,7 +480,7 @@ static int take(void) {
     /* A finalizer could let go of the GIL, and the thread that is being looked at end. */
     int collects = PyGC_Disable();
     for (int k = 0; k < count && !failed; k++)
-        failed = append(threads[k], at_ns, known, was, &blind);
+        failed = append(threads[k], at_ns, known, was, &seen, &blind);
     if (collects) PyGC_Enable();
     __atomic_store_n(&is_blind, blind, __ATOMIC_RELAXED);
     return failed;
@@ -380,6 +562,8 @@ static void *tick(void *Py_UNUSED(ignored)) {
         int64_t took_ns = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
         __atomic_fetch_add(&own_ns, took_ns - before_ns, __ATOMIC_RELAXED);
         before_ns = took_ns;
+        Glimpse seen;
+        glimpse(&seen);
         read_times();
         int64_t at_ns = now();
         due_ns += next_gap();
@@ -391,6 +575,7 @@ static void *tick(void *Py_UNUSED(ignored)) {
             continue;
         }
         tick_ns = at_ns;
+        at_tick_seen = seen;
         memcpy(at_tick, times, sizeof times);
         if (__atomic_exchange_n(&is_asked, 1, __ATOMIC_ACQ_REL)) {
             is_unanswered = 1;
@@ -493,6 +678,9 @@ static PyObject *begin(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_XSETREF(records, list);
     main_ident = ident;
     main_thread = thread;
+    main_state = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
+    while (main_state != NULL && main_state->thread_id != ident)
+        main_state = PyThreadState_Next(main_state);
     interval_ns = (int64_t)(interval_s * 1e9);
     due_ns = now() + interval_ns;
     taken_ns = own_ns = 0; /* of a forked child's parent */
@@ -555,7 +743,13 @@ static PyObject *line_of(PyObject *Py_UNUSED(module), PyObject *args) {
     PyCodeObject *code;
     int instruction;
     if (!PyArg_ParseTuple(args, "O!i", &PyCode_Type, &code, &instruction)) return NULL;
-    return PyLong_FromLong(PyCode_Addr2Line(code, instruction));
+    int line = PyCode_Addr2Line(code, instruction);
+    /* Some belong to no line, as a loop's way back to its head does: they follow one that does. */
+    while (line < 0 && instruction >= (int)sizeof(_Py_CODEUNIT)) {
+        instruction -= (int)sizeof(_Py_CODEUNIT);
+        line = PyCode_Addr2Line(code, instruction);
+    }
+    return PyLong_FromLong(line);
 }
 
 static PyMethodDef methods[] = {
@@ -575,7 +769,7 @@ static PyMethodDef methods[] = {
     {"cost_ns", cost_ns, METH_NOARGS, "What ticks and answers have taken."},
     {"is_traced", is_traced, METH_NOARGS,
      "Whether a thread has a trace or a profile function (`sys.settrace`, `sys.setprofile`)."},
-    {"line_of", line_of, METH_VARARGS, "line_of(code, instruction): by the byte's offset."},
+    {"line_of", line_of, METH_VARARGS, "line_of(code, instruction): by the byte's offset; of one that has none, the last before it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-"""What an idle event loop waits for: the places in code at which its tasks stand.
+"""Waits of an idle event loop: the places in code at which its tasks stand.
 
 A thread that runs an event loop is in one call of the kernel while nothing is ready, whatever
 its tasks wait for. Their coroutines say where they stand. Those that wait for another one (a queue,

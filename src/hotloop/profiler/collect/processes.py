@@ -1,4 +1,4 @@
-"""Has this process, and those that it starts, recorded: spans, samples, other libraries' functions.
+"""Recording of this process and of those that it starts: spans, samples, hooked functions.
 
     capture = begin("profiles/one", component="main")
     ...

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -24,16 +25,20 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-from hotloop import kernel, timing
+from hotloop import timing
 from hotloop.profiler.collect.awaiting import Awaited, runs_loop, what_is_awaited
 from hotloop.profiler.collect.import_hooks import is_being_imported
 from hotloop.profiler.collect.samples import OWN_THREADS, SUFFIX, VERSION
 from hotloop.profiler.collect.stacks import Numbers, _ticker
+from hotloop.profiler.collect.tally import Tally
+from hotloop.system import processes
+from hotloop.system.cores import available_cores
+from hotloop.system.processes import boot_id, process_start
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
-from hotloop.timing._writer import OwnFile, boot_id, process_start
+from hotloop.timing._writer import CLOSED, OwnFile
 
 # Writing out takes at most this share of the time: periods grow with what there is to write.
 _WRITING_SHARE = 0.01
@@ -48,49 +53,6 @@ _KERNEL_S = 1.5
 # instead of 70.
 _SWITCH_US = 50
 _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
-
-
-class _Seen(NamedTuple):
-    """A thread at a look: when, what the kernel had counted, where it was, and blocked on what."""
-
-    at_ns: int
-    times: kernel.Times | None
-    key: tuple[int, int, int]
-    wait: str | None
-
-
-class _Row:
-    """What was seen of a thread in one place: times in nanoseconds."""
-
-    __slots__ = ("elapsed", "on_core", "queued", "samples", "waits")
-
-    def __init__(self) -> None:
-        self.samples = self.on_core = self.queued = self.elapsed = 0
-        self.waits: dict[str, int] = {}
-
-    def add(self, elapsed: int, on_core: int, queued: int, wait: str | None) -> None:
-        """Add what passed between two looks, by where the thread was at the second one.
-
-        Where it was blocked at the tick, all of it is blocked; else it is shared out as the kernel
-        counted on a core and queued. Over many looks that adds up to what each place takes. Where
-        it is not known, a place has what the kernel counted since the look before.
-        """
-        self.elapsed += elapsed
-        if wait:
-            self.waits[wait] = self.waits.get(wait, 0) + elapsed
-        elif wait is None:
-            self.on_core += on_core
-            self.queued += queued
-        else:
-            at_work = on_core + queued
-            of_queue = round(elapsed * queued / at_work) if at_work > 0 else 0
-            self.queued += of_queue
-            self.on_core += elapsed - of_queue
-
-    def fields(self) -> list[Any]:
-        """As they are written."""
-        numbers = [self.samples, self.on_core, self.queued, self.elapsed]
-        return [*numbers, self.waits] if self.waits else numbers
 
 
 class Sampler:
@@ -126,12 +88,8 @@ class Sampler:
         self._pid = os.getpid()
         self._component = component
         self._start_ns = 0
-        self._times = kernel.ThreadTimes()
-        # By thread, of the look before and of this one.
-        self._last: dict[int, _Seen] = {}
-        self._this: dict[int, _Seen] = {}
-        self._look_ns = 0
-        self._counts: dict[tuple[int, int, int], _Row] = {}
+        self._times = processes.ThreadTimes()
+        self._tally = Tally()
         self._known = Numbers()
         self._own_ns = 0
         # Where the extension puts what it sees, and of main's, by place there: what is awaited.
@@ -140,9 +98,9 @@ class Sampler:
         self._last_awaited: Awaited | None = None
         # What the kernel said when it was last asked.
         self._asked_at = 0.0
-        self._threads: list[kernel.Thread] = []
+        self._threads: list[processes.Thread] = []
         self._resident = 0
-        self._others: list[kernel.OtherProcess] = []
+        self._others: list[processes.OtherProcess] = []
         self._text = b""  # to be written
         # Unbuffered: what a file object holds back would be written once more by a forked child.
         self._file = OwnFile()
@@ -168,9 +126,7 @@ class Sampler:
         self._due = self._written_at + self._interval_s
         if not self._opens_late:
             self._open()
-        # What passes until the first look counts as well.
-        times = self._times.read(self._pid)
-        self._this[self._pid] = _Seen(self._start_ns, times, (0, 0, 0), None)
+        self._tally.begin(self._pid, self._start_ns, self._times.read(self._pid))
         if self._asks_main:
             main = threading.main_thread().ident or 0
             self._records = []
@@ -300,9 +256,9 @@ class Sampler:
             thread = numbers.get(ident, 0)
             times = self._times.read(thread) if thread else None
             path = self._known.of_path(paths.get(thread, ()))
-            self._count(thread, path, self._known.of_frame(frame), now_ns, times, None)
-        self._times.keep(self._this.keys())
-        self._ask_soon(sum(self._is_at_work(thread) for thread in self._this) < 2)
+            self._tally.add(thread, path, self._known.of_frame(frame), now_ns, times, None)
+        self._times.keep(self._tally.threads())
+        self._ask_soon(len(self._tally.at_work()) < 2)
 
     def _note_awaited(self) -> None:
         """Where an event loop is idle: what its tasks wait for, by their own places in code."""
@@ -324,8 +280,8 @@ class Sampler:
         awaited, self._awaited = self._awaited, {}
         for i, record in enumerate(records):
             thread, state, node, at_ns, on_core_ns, queued_ns, wait, *idle, places, codes = record
-            if at_ns != self._look_ns:
-                self._add_idle(*idle)
+            if at_ns != self._tally.look_ns:
+                self._tally.add_idle(*idle)
             path = () if state is None else state.segment.path(node)
             stack = self._known.of_places(places, codes)
             self._last_awaited = awaited.get(i, self._last_awaited)
@@ -334,59 +290,12 @@ class Sampler:
                 # Where the loop woke up before it was looked at, it waited for the same.
                 wait = self._last_awaited.wait
                 stack = self._known.of_awaited(self._last_awaited, places, codes)
-            times = kernel.Times(on_core_ns, queued_ns) if on_core_ns >= 0 else None
-            self._count(thread, self._known.of_path(path), stack, at_ns, times, wait)
-        self._add_idle(*idle_after)
+            times = processes.Times(on_core_ns, queued_ns) if on_core_ns >= 0 else None
+            self._tally.add(thread, self._known.of_path(path), stack, at_ns, times, wait)
+        self._tally.add_idle(*idle_after)
         # Where main works it answers: then nobody has to ask for the GIL.
-        at_work = [thread for thread in self._this if self._is_at_work(thread)]
+        at_work = self._tally.at_work()
         self._ask_soon(len(at_work) == 1 and at_work[0] != self._pid)
-
-    def _count(
-        self,
-        thread: int,
-        path: int,
-        stack: int,
-        at_ns: int,
-        times: kernel.Times | None,
-        wait: str | None,
-    ) -> None:
-        if at_ns != self._look_ns:
-            self._look_ns, self._last, self._this = at_ns, self._this, {}
-        key = thread, path, stack
-        row = self._row(key)
-        row.samples += 1
-        before = self._last.get(thread)
-        if before is not None:
-            on_core_ns = queued_ns = 0
-            if times is not None and before.times is not None:
-                on_core_ns = times.on_core_ns - before.times.on_core_ns
-                queued_ns = times.queued_ns - before.times.queued_ns
-            row.add(at_ns - before.at_ns, on_core_ns, queued_ns, wait)
-        self._this[thread] = _Seen(at_ns, times, key, wait)
-
-    def _row(self, key: tuple[int, int, int]) -> _Row:
-        row = self._counts.get(key)
-        if row is None:
-            row = self._counts[key] = _Row()
-        return row
-
-    def _add_idle(self, until_ns: int, ticks: int) -> None:
-        """Until then all threads were where they were at the look before."""
-        if not ticks:
-            return
-        for thread, seen in self._this.items():
-            row = self._row(seen.key)
-            row.samples += ticks
-            # It has not run: at the look it was about to be blocked, or was.
-            row.add(until_ns - seen.at_ns, 0, 0, seen.wait or None)
-            self._this[thread] = seen._replace(at_ns=until_ns)
-
-    def _is_at_work(self, thread: int) -> bool:
-        """Whether a thread was between the last two looks."""
-        before, after = self._last.get(thread), self._this[thread]
-        if before is None or before.times is None or after.times is None:
-            return False
-        return sum(after.times) - sum(before.times) > 0.2 * (after.at_ns - before.at_ns)
 
     def _ask_soon(self, soon: bool) -> None:
         """Have the interpreter handed over within microseconds, or as the program has it.
@@ -435,7 +344,7 @@ class Sampler:
                     "interval_s": self._interval_s,
                     "python": sys.version.split()[0],
                     "command": _command(),
-                    "cores": kernel.available_cores(),
+                    "cores": available_cores(),
                 }
             )
             self._write(header)
@@ -455,18 +364,16 @@ class Sampler:
         is_due = now - self._asked_at > _KERNEL_S or self._num_lines == len(_FIRST_S)
         if last or is_due:
             self._asked_at = now
-            self._threads = kernel.threads()
-            self._resident = kernel.resident_bytes()
+            self._threads = processes.threads()
+            self._resident = processes.resident_bytes()
             if self._watches_others:
-                self._others = kernel.descendants()
-        counts, self._counts = self._counts, {}
-        new = self._known.pop_new()
+                self._others = processes.descendants()
         line = {
             "t": time.monotonic_ns(),
             "early": not last and self._num_lines < len(_FIRST_S),
             "last": last,
-            **new,
-            "counts": [[*key, *row.fields()] for key, row in counts.items()],
+            **self._known.pop_new(),
+            "counts": self._tally.pop(),
             "threads": [[one.number, one.name, *one.times] for one in self._threads],
             "spans": _spans(),
             "cpu_ns": time.process_time_ns(),
@@ -496,12 +403,14 @@ class Sampler:
         self._file.close()
         self._has_given_up = True
         self._stopping.set()
+        is_closed = isinstance(error, OSError) and error.errno == errno.EBADF
+        why = CLOSED if is_closed else error
         if self._asks_main:
             _ticker.stop()
             _ticker.swap([])
         with contextlib.suppress(RuntimeWarning):  # where warnings are errors
             warnings.warn(
-                f"expected to write samples to {self.path}, got '{error}': the program goes on, "
+                f"expected to write samples to {self.path}, got '{why}': the program goes on, "
                 "and no more of it is sampled; free some space or choose another directory",
                 RuntimeWarning,
                 stacklevel=2,

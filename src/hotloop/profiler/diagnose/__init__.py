@@ -1,4 +1,4 @@
-"""Why a program is not faster: rules that look at a session, each with its evidence and advice.
+"""Diagnoses: rules that say why a program is not faster, with evidence and advice.
 
     for one in diagnose(session):
         print(one.title, one.gain, one.advice)
@@ -50,7 +50,7 @@ RULES: tuple[Rule, ...] = (
 
 
 # A program is not built in another way for less.
-REBUILD = 1.25
+REBUILD = 1.35
 
 
 def diagnose(session: Session) -> list[Diagnosis]:
@@ -87,12 +87,14 @@ def banners(session: Session) -> list[Diagnosis]:
 
 def is_same(rule: Diagnosis, cost: Diagnosis) -> bool:
     """Whether a rule means what a cost is."""
-    return bool(rule.places) and bool({*cost.places[:2]} & {*rule.places})
+    return rule.rule == cost.rule or bool({*cost.places[:2]} & {*rule.places})
 
 
 def merged(rule: Diagnosis, cost: Diagnosis) -> Diagnosis:
     """A rule's words, with the place, wait and pace of the cost that it explains."""
-    places = tuple(dict.fromkeys([*cost.places, *rule.places]))
+    is_there = bool({*cost.places[:2]} & {*rule.places})
+    first, then = (cost, rule) if is_there else (rule, cost)
+    places = tuple(dict.fromkeys([*first.places, *then.places]))
     gain = rule.gain if rule.gain is not None else cost.gain
     if gain is not None and cost.gain is not None:
         gain = max(gain, cost.gain)

@@ -25,8 +25,9 @@ import numpy as np
 from hotloop.errors import ProfileError
 from hotloop.profiler.diagnose.estimates import Estimate, estimate, ratio_interval
 from hotloop.profiler.session import Session
-from hotloop.profiler.session.course import Course, Floats, Path, between_steps, course_of
+from hotloop.profiler.session.course import Course, Path, between_steps, course_of
 from hotloop.profiler.session.stages import STAGES
+from hotloop.statistics import Floats
 
 Verdict = Literal["faster", "slower", "larger", "smaller", "not told from noise"]
 

@@ -1,4 +1,4 @@
-"""What a rule has found."""
+"""A diagnosis: the finding of one rule."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Diagnosis:
         pace: "once", "repeated", or "growing" while the program runs.
         loop_gain: as `gain`, of the program without its start.
         is_rebuild: nothing is removed: the program would be built in another way.
+        share: of the whole time, what it has, where no gain is promised but it might be removed.
     """
 
     rule: str
@@ -43,6 +44,7 @@ class Diagnosis:
     pace: str = "repeated"
     loop_gain: float | None = None
     is_rebuild: bool = False
+    share: float = 0.0
 
     @property
     def order(self) -> tuple[bool, float]:
@@ -53,6 +55,6 @@ class Diagnosis:
     def saved(self) -> float:
         """The share of the time to be saved.
 
-        Where the gain is not known, a twentieth is taken for it: behind all that is known.
+        Where neither it nor its share is known, a twentieth is taken for it.
         """
-        return 0.05 if self.gain is None else 1.0 - 1.0 / self.gain
+        return max(0.05, self.share) if self.gain is None else 1.0 - 1.0 / self.gain

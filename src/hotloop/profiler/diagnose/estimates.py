@@ -13,9 +13,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
-from hotloop.profiler.session.course import Floats
+from hotloop.statistics import Floats, autocorrelation_time, student_t
 
 CONFIDENCE = 0.95
 # Fewer batches than these say nothing of how they vary.
@@ -38,24 +36,6 @@ class Estimate(NamedTuple):
     degrees_of_freedom: float
     effective: float
     stretches: int
-
-
-def autocorrelation_time(series: Floats) -> float:
-    """τ = 1 + 2 Σ ρ_k, up to the first lag k ≥ 5 τ, and at least 1.
-
-    Sokal 1997, "Monte Carlo methods in statistical mechanics", section 3.
-
-    Args:
-        series: float64, (P,).
-    """
-    centred = series - series.mean() if len(series) else series
-    variance = float(centred @ centred)
-    tau = 1.0
-    for lag in range(1, len(centred) if variance > 0.0 else 0):
-        if lag >= 5.0 * tau:
-            break
-        tau = max(1.0, tau + 2.0 * float(centred[:-lag] @ centred[lag:]) / variance)
-    return tau
 
 
 def estimate(amounts: Floats, units: Floats) -> Estimate:
@@ -82,18 +62,6 @@ def estimate(amounts: Floats, units: Floats) -> Estimate:
     return Estimate(
         value, math.sqrt(variance) / (value * total), num_batches - 1.0, count / tau, count
     )
-
-
-def student_t(degrees_of_freedom: float, quantile: float) -> float:
-    """A quantile of Student's t above the median: 12.706 for 1 degree of freedom and 0.975.
-
-    With t = √ν tan θ its density becomes cos^(ν−1) θ on (−π/2, π/2); the trapezoid rule.
-    """
-    theta = np.linspace(0.0, np.pi / 2, 20_001)
-    density = np.cos(theta) ** (degrees_of_freedom - 1)
-    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    angle = float(np.interp(2.0 * quantile - 1.0, mass / mass[-1], theta))
-    return math.sqrt(degrees_of_freedom) * math.tan(angle)
 
 
 def ratio_interval(a: Estimate, b: Estimate, num_rows: int = 1) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""What rules look at: a session, with what several of them need worked out once.
+"""Evidence for rules: a session, with what several of them need worked out once.
 
 A rule asks what time the program would be without. That is the time of what the program waits for:
 its main process, or, while that waits, the processes that work meanwhile.
@@ -32,7 +32,7 @@ _WAITS = re.compile(
 # What calls the function that a process or thread was given.
 _STARTS = re.compile(r"/(multiprocessing|concurrent/futures)/|/threading\.py$")
 # Functions that Python makes of parts of a line.
-_PARTS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
+PARTS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 # What a thread is blocked on while another one of the program may be at work for it. Others, as the
 # network or a disk, are nobody's of the program.
 _HANDED_OVER = {"pipe", "events", "lock", "something", "child", None}
@@ -131,9 +131,9 @@ class Evidence:
 
     @cached_property
     def working(self) -> list[Process]:
-        """The processes that main waits for, if it waits for the most part; else none."""
+        """The processes that main waits for, if it waits for a tenth of the time; else none."""
         main = self.main
-        if self.waited_ns(main) < 0.3 * self.whole_ns:
+        if self.waited_ns(main) < 0.1 * self.whole_ns:
             return []
         return [
             one
@@ -143,9 +143,14 @@ class Evidence:
 
     @cached_property
     def other_threads(self) -> list[int]:
-        """Threads of main's that run Python and are at work for a fiftieth of the time at least."""
+        """Threads of main's that run the user's code, for a fiftieth of the time at least.
+
+        What a library's own do (a pool's, a queue's) is part of waiting for what they hand on.
+        """
         main = self.main
-        numbers = {sample.thread for sample in main.samples} - {main.pid, 0}
+        numbers = {
+            sample.thread for sample in main.samples if positions(main.stacks[sample.stack])
+        } - {main.pid, 0}
         return [one for one in sorted(numbers) if self.busy_ns(main, one) > 0.02 * self.whole_ns]
 
     @cached_property
@@ -178,6 +183,12 @@ class Evidence:
         if unexplained > 0.2:
             rows += [row._replace(weight=unexplained) for row in waiting]
         return rows
+
+    @cached_property
+    def waited_at(self) -> Leaf | None:
+        """The user's line at which main waits for other processes and threads the longest."""
+        waiting = (row for row in self.rows_of(self.main) if waits(row) and positions(row.stack))
+        return next((leaf for leaf, _ in by_line(waiting)), None)
 
     @cached_property
     def num_samples(self) -> int:
@@ -228,6 +239,20 @@ class Evidence:
     def fact(self, name: str) -> float:
         """What hooks have seen in any process; 0: nothing."""
         return max(one.facts.get(name, 0.0) for one in self.session.processes)
+
+    def lines_calling(self, names: frozenset[str]) -> tuple[Leaf, ...]:
+        """The first line of each of the user's files that calls one of some names."""
+        files = dict.fromkeys(
+            frame.file
+            for row in self.rows_of(self.main)
+            for frame in row.stack.frames
+            if not is_library(frame)
+        )
+        return tuple(
+            Leaf("<module>", file, line)
+            for file in files
+            if (line := source.line_calling(file, names))
+        )
 
     # --- words ------------------------------------------------------------------------------------
 
@@ -290,7 +315,7 @@ def positions(stack: Stack) -> tuple[Position, ...]:
         for i in range(len(frames) - 1, begin, -1)
         if not is_library(frames[i])
     ]
-    return tuple(one for one in own if not one.frame.function.endswith(_PARTS)) or tuple(own[:1])
+    return tuple(one for one in own if not one.frame.function.endswith(PARTS)) or tuple(own[:1])
 
 
 class Spent(NamedTuple):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from hotloop.profiler.diagnose.costs import Cost, Costs
+from dataclasses import replace
+
+from hotloop.profiler.diagnose.cost import Cost
+from hotloop.profiler.diagnose.costs import Costs
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, below, place, short
 
-# Of the loop: a cost that has a name is worth a word from here on, one without from there.
-NAMED, NAMELESS = 0.1, 0.15
+# Of the loop: what no program needs is worth a word from here on, any other cost from there.
+WASTE, TOLD = 0.1, 0.15
+# From here on a cost that is no known waste is also said to be worth a change: a program that is as
+# it should be has lines of up to a fifth.
+CLAIMED = 0.2
 # A function whose lines are all alike is as a rule what the program is for; what comes once is no
 # part of the loop.
 SPREAD = 0.3
@@ -17,59 +23,78 @@ def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
     """All costs that are worth a word."""
     found: list[Diagnosis] = []
     for cost in costs.costs:
-        if cost.ns >= NAMED * costs.loop_ns:  # the least that any is worth one from
-            pace = costs.pace(cost)
-            is_claimed = not cost.is_spread and not (cost.is_own_work and pace != "growing")
-            # What comes once, a program that runs longer has no more of.
-            least = NAMED if cost.is_sure else NAMELESS
-            if cost.ns >= (least if is_claimed and pace != "once" else SPREAD) * costs.loop_ns:
-                found.append(_told(evidence, costs, cost, pace, is_claimed=is_claimed))
+        share = cost.ns / costs.loop_ns
+        if share < WASTE:
+            break  # the rest are smaller
+        pace = costs.pace(cost)
+        may_be_needed = cost.is_spread or (cost.is_own_work and pace != "growing")
+        # What comes once, a program that runs longer has no more of.
+        least = SPREAD if cost.is_spread or pace == "once" else WASTE if cost.is_waste else TOLD
+        if share < least:
+            continue
+        told = _told(evidence, costs, cost, pace)
+        if may_be_needed:
+            told = _may_be_needed(told, evidence, cost)
+        elif cost.is_idle or (not cost.is_waste and share < CLAIMED):
+            told = _unclaimed(told, evidence, cost)
+        found.append(told)
     return found
 
 
-def _told(
-    evidence: Evidence, costs: Costs, cost: Cost, pace: str, *, is_claimed: bool
-) -> Diagnosis:
-    dearest, wait = cost.places[0], cost.wait
-    share = evidence.share(cost.ns)
-    kind = cost.kind
-    callee = _callee(cost)
-    where = f"{short(dearest.file)}:{dearest.line}"
-    title = kind.title if kind else f"one line takes {share:.0%} of the time: {where}"
+def _told(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagnosis:
+    share, of_loop = evidence.share(cost.ns), cost.ns / costs.loop_ns
+    kind, callee = cost.kind, _callee(cost)
     left_s = max(0.0, evidence.whole_ns - cost.ns) / 1e9
-    evidences = [
-        f"{share:.0%} of the time, {cost.ns / costs.loop_ns:.0%} of the loop"
-        + (f", in {callee}" if callee else ""),
-        f"if it vanished, {left_s:.1f} s of {evidence.whole_ns / 1e9:.1f} s would be left",
-    ]
-    if not is_claimed:
-        over = ", over all of its lines" if cost.is_spread else f", most of it at {where}"
-        return Diagnosis(
-            UNNAMED,
-            f"{dearest.function} takes {share:.0%} of the time{over}",
-            0.3,
-            None,
-            tuple(evidences),
-            "Work on arrays at once, or compile it (Numba), or call it less often.",
-            evidence.profile_again,
-            cost.places,
-            wait,
-            pace,
-        )
-    confidence = 0.6 if kind is None else 0.9 if kind.is_sure else 0.7
     return Diagnosis(
         kind.rule if kind else UNNAMED,
-        title,
-        confidence,
+        kind.title if kind else _line(evidence, cost),
+        0.6 if kind is None else 0.9 if kind.is_sure else 0.7,
         evidence.gain(cost.ns),
-        tuple(evidences),
+        (
+            f"{share:.0%} of the time, {of_loop:.0%} of the loop"
+            + (f", in {callee}" if callee else ""),
+            f"if it vanished, {left_s:.1f} s of {evidence.whole_ns / 1e9:.1f} s would be left",
+        ),
         kind.advice if kind else "Leave it out of the loop, do it less often, or for many at once.",
         evidence.profile_again,
         cost.places,
-        wait,
+        cost.wait,
         pace,
-        loop_gain=1.0 / max(0.02, 1.0 - cost.ns / costs.loop_ns),
+        loop_gain=1.0 / max(0.02, 1.0 - of_loop),
     )
+
+
+def _may_be_needed(told: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
+    """A finding without a promise: it may be what the program is for."""
+    function = cost.places[0].function
+    over = ", over all of its lines" if cost.is_spread else f", most of it at {_where(cost)}"
+    return replace(
+        _unclaimed(told, evidence, cost),
+        title=f"{function} takes {evidence.share(cost.ns):.0%} of the time{over}",
+        advice="Work on arrays at once, or compile it (Numba), or call it less often.",
+        share=evidence.share(cost.ns) if cost.is_sure else 0.0,
+    )
+
+
+def _unclaimed(told: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
+    """A finding without a promise: a place alone."""
+    return replace(
+        told,
+        rule=UNNAMED,
+        title=_line(evidence, cost),
+        confidence=0.3,
+        gain=None,
+        loop_gain=None,
+        share=evidence.share(cost.ns),
+    )
+
+
+def _line(evidence: Evidence, cost: Cost) -> str:
+    return f"one line takes {evidence.share(cost.ns):.0%} of the time: {_where(cost)}"
+
+
+def _where(cost: Cost) -> str:
+    return f"{short(cost.places[0].file)}:{cost.places[0].line}"
 
 
 def _callee(cost: Cost) -> str:

@@ -21,6 +21,7 @@ class Kind(NamedTuple):
         title: the cause, in a few words.
         advice: the change to make.
         is_sure: it is nobody's inherent work, wherever it stands.
+        is_usual: a program that is as it should be has some of it.
         wait: what it waits for, whatever the kernel says of its parts; empty: what the kernel says.
     """
 
@@ -28,6 +29,7 @@ class Kind(NamedTuple):
     title: str
     advice: str
     is_sure: bool = True
+    is_usual: bool = False
     wait: str = ""
 
 
@@ -105,15 +107,25 @@ LOCKS = Kind(
     "the loop waits for a lock",
     "Hold it for the copy of a reference alone, or give each thread its own data.",
 )
+OTHERS = Kind(
+    "waits-for-others",
+    "the loop waits for other threads or processes",
+    "Ask for it earlier and fetch it later, send less and more at a time, or do it here, where it "
+    "takes less than handing it over.",
+    is_usual=True,
+    wait="lock",
+)
 EVALUATION = Kind(
     "evaluation",
     "evaluations take a large part of the time",
     "Evaluate less often, with fewer episodes, or in another process.",
+    is_usual=True,
 )
 TEXT = Kind(
     "text-and-bytes",
     "objects are turned into text or bytes in the loop",
     "Do it once, before the loop, or when somebody reads it; compare and count arrays as they are.",
+    is_usual=True,
 )
 COMPILES = Kind(
     "compiles-again",
@@ -126,6 +138,7 @@ EAGER = Kind(
     "eager-operations",
     "arrays of an accelerator's library are worked on one operation at a time",
     "Take NumPy arrays of them once (`numpy.asarray`), or do it within the compiled function.",
+    is_usual=True,
     wait="computing",
 )
 WRAPPERS = Kind(
@@ -193,6 +206,7 @@ PYTHON_LOOP = Kind(
     "python-loop",
     "a Python loop goes through elements one by one",
     "Write it as operations on whole arrays, or compile it (Numba).",
+    is_usual=True,
 )
 
 # (kind, file, function): of library functions, what is known of any below the user's line.
@@ -249,6 +263,10 @@ _EVALUATES = re.compile(
 # Not what waits for a result, as `__int__` and `__array__` do.
 _EAGER = re.compile(r"/jax/_src/(numpy/|lax/|random\.py|ops/|array\.py:.*__(getitem|iter)__)")
 _TRACEBACKS = re.compile(_PYTHON + r"(traceback|linecache|tokenize)\.py$")
+
+_OTHERS = re.compile(
+    _PYTHON + r"(threading|queue)\.py$|" + _PYTHON + r"(concurrent/futures|multiprocessing)/"
+)
 
 # (kind, what one of is called on the line): of calls whose innermost frame is the user's own line.
 _CALLS: tuple[tuple[Kind, frozenset[str]], ...] = tuple(
@@ -321,6 +339,12 @@ def is_eager(frame: Frame) -> bool:
 def is_evaluation(frame: Frame) -> bool:
     """Whether a function evaluates a policy, by its name."""
     return bool(_EVALUATES.search(frame.function)) and "/torch/" not in frame.file
+
+
+@lru_cache(maxsize=65536)
+def is_of_others(frame: Frame) -> bool:
+    """Whether a function waits for what another thread or process does."""
+    return bool(_OTHERS.search(frame.file))
 
 
 @lru_cache(maxsize=65536)

@@ -27,6 +27,10 @@ _DISPATCH = re.compile(
 )
 
 
+# Stages in which a program may work on tensors by itself.
+_AT_WORK = ("other", "update", "act", "replay")
+
+
 def tiny_batches(evidence: Evidence) -> Diagnosis | None:
     """Actions are chosen for one or two environments at a time.
 
@@ -34,7 +38,9 @@ def tiny_batches(evidence: Evidence) -> Diagnosis | None:
     the way into it costs more than the arithmetic: 28 µs against 21 through 64×64.
     """
     main, whole = evidence.main, evidence.whole_ns
-    acting = evidence.stage_ns("act")
+    # Blocked, it waits for what was begun before, as JAX's functions do.
+    chosen = spent(row for row in evidence.rows if row.stage == "act")
+    acting = chosen.on_core_ns + chosen.queued_ns
     if not evidence.is_sampled or acting < 0.33 * whole:
         return None
     calls, calls_ns = evidence.spans(main, "act")
@@ -132,7 +138,8 @@ def tiny_operations(evidence: Evidence) -> Diagnosis | None:
             passing.setdefault((frame.file, loop), []).append(row)
         leaf = row.leaf
         loop = source.loop_around(leaf.file, leaf.line) if positions(row.stack) else None
-        if loop is not None and row.stage in ("other", "update", "act", "replay"):
+        is_blocked = row.sample.blocked_ns > 0.5 * row.sample.elapsed_ns
+        if loop is not None and not is_blocked and row.stage in _AT_WORK:
             own.setdefault((leaf.file, loop), []).append(row)
     chosen: list[Row] = []
     for key, rows in own.items():
@@ -140,7 +147,7 @@ def tiny_operations(evidence: Evidence) -> Diagnosis | None:
             syncs = source.sync_lines(key[0])
             chosen += [row for row in rows if row.leaf.line not in syncs]
     taken = spent(chosen)
-    if taken.ns < 0.1 * evidence.whole_ns:
+    if taken.ns < 0.15 * evidence.whole_ns:
         return None
     dearest = by_line(chosen)[0][0]
     return Diagnosis(

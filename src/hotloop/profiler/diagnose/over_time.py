@@ -1,4 +1,4 @@
-"""What happens before the loop, and what becomes of it while it runs."""
+"""Changes over a run: a long start, and a loop that gets slower."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import numpy as np
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, place
 from hotloop.profiler.diagnose.replay import sampling_grows
-from hotloop.profiler.diagnose.series import STEPS, UPDATES, counted, kendall, theil_sen, thirds
+from hotloop.profiler.diagnose.series import STEPS, UPDATES, counted
 from hotloop.profiler.session import Process
 from hotloop.profiler.session.stages import Leaf
+from hotloop.statistics import kendall, theil_sen, thirds
 
 # Of a run's part that is looked at; a tenth each, so that rollouts and updates that take turns by
 # the second come out even.

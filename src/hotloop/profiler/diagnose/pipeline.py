@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hotloop.profiler.diagnose.costs import costs_of
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
@@ -18,7 +19,8 @@ def starved_stage(evidence: Evidence) -> Diagnosis | None:
     """Exactly one of three and more processes is at work all the time; the others starve.
 
     "All the time" is 85 %, "starve" below two thirds: in between, processes are as even as queues
-    and chance let them be. A vector environment's processes wait by design, and are none of this.
+    and chance let them be. A vector environment's processes wait by design, and are none of this;
+    neither is a learner that does nothing but learn.
     """
     session, whole = evidence.session, evidence.whole_ns
     if evidence.spans(evidence.main, "vector_step")[0]:
@@ -49,13 +51,14 @@ def starved_stage(evidence: Evidence) -> Diagnosis | None:
         return None
     dearest = next(one for one in session.processes if one.pid == first)
     saved = (shares[first] - shares[second]) * lived[first]
-    # The others still need cores.
+    # The others still need cores, and what is inherent stays.
     cpu = evidence.cpu_ns - dearest.cpu_ns
-    saved = min(saved, whole - cpu / max(evidence.main.cores, 1))
+    rows = [row for row in evidence.rows_of(dearest) if not waits(row)]
+    removable = sum(cost.ns for cost in costs_of(rows))
+    saved = min(saved, removable, whole - cpu / max(evidence.main.cores, 1))
     if saved < 0.15 * whole:
         return None
     waiting = sorted(1 - share for pid, share in shares.items() if pid != first)
-    rows = [row for row in evidence.rows_of(dearest) if not waits(row)]
     line = by_line(rows)[0][0]
     return Diagnosis(
         "starved-pipeline",

@@ -16,7 +16,6 @@ from hotloop.profiler.diagnose.evidence import (
     user_frame,
 )
 from hotloop.profiler.session import Frame, is_library
-from hotloop.profiler.session.stages import Leaf
 
 # A tenth of the time: less is not worth a change, and within what some dozen samples can err.
 _WORTH = 0.1
@@ -213,17 +212,6 @@ def debug_mode(evidence: Evidence) -> Diagnosis | None:
     if not on:
         return None
     name, switches, cure = _MODES[on[0]]
-    files = dict.fromkeys(
-        frame.file
-        for row in evidence.rows_of(evidence.main)
-        for frame in row.stack.frames
-        if not is_library(frame)
-    )
-    places = tuple(
-        Leaf("<module>", file, line)
-        for file in files
-        if (line := source.line_calling(file, switches))
-    )
     return Diagnosis(
         "debug-mode",
         f"{name} is on",
@@ -236,5 +224,5 @@ def debug_mode(evidence: Evidence) -> Diagnosis | None:
         ),
         f"Switch it off for training: {cure}.",
         evidence.profile_again,
-        places,
+        evidence.lines_calling(switches),
     )

@@ -8,16 +8,8 @@ import numpy as np
 
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, places_of, told_lines
-from hotloop.profiler.diagnose.series import (
-    STEPS,
-    UPDATES,
-    Floats,
-    counted,
-    kendall,
-    series,
-    theil_sen,
-    thirds,
-)
+from hotloop.profiler.diagnose.series import STEPS, UPDATES, counted, series
+from hotloop.statistics import Floats, kendall, theil_sen, thirds
 from hotloop.timing.table import duration
 
 _SPANS = ("replay_sample", "sample")

@@ -1,4 +1,4 @@
-"""What changes while a program runs: counts and times by period, and slopes that bear noise."""
+"""Counts and times of spans, by period of a session."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from hotloop.profiler.session import Process
-
-Floats = npt.NDArray[np.float64]
+from hotloop.statistics import Floats
 
 # What is counted as a step of learning, then as one of environments: the first that there is.
 UPDATES = ("optimizer_step", "update", "backward")
@@ -62,26 +60,3 @@ def counted(process: Process, *preferred: tuple[str, ...]) -> tuple[str, Series]
             if found.counts.sum() > 0:
                 return name, found
     return None
-
-
-def theil_sen(x: Floats, y: Floats) -> tuple[float, float]:
-    """Slope and intercept of the line whose slope is the median of all pairs' slopes.
-
-    Up to 29 % of the points may be arbitrarily wrong. Sen 1968, doi:10.1080/01621459.1968.10480934.
-    """
-    i, j = np.triu_indices(len(x), 1)
-    apart = x[j] != x[i]
-    slope = float(np.median((y[j] - y[i])[apart] / (x[j] - x[i])[apart])) if apart.any() else 0.0
-    return slope, float(np.median(y - slope * x))
-
-
-def kendall(y: Floats) -> float:
-    """How monotonous a series is: 1 where it always rises, -1 where it always falls."""
-    i, j = np.triu_indices(len(y), 1)
-    return float(np.mean(np.sign(y[j] - y[i]))) if len(i) else 0.0
-
-
-def thirds(y: Floats) -> tuple[float, float]:
-    """Medians of the first and of the last third."""
-    size = max(1, len(y) // 3)
-    return float(np.median(y[:size])), float(np.median(y[-size:]))

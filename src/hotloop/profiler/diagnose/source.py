@@ -1,4 +1,4 @@
-"""What stands in the source at the lines that time was spent at."""
+"""The source at the lines that time was spent at."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ _COMPILES = re.compile(r"(^|\W)(\w*jit|pmap|njit|torch\.compile)\b")
 _LARGEST = {"argmax", "amax", "nanmax", "max", "nanargmax"}
 _AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuffle", "permutation"}
 _EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
+
+
+_HANDS_ON = (ast.Yield, ast.YieldFrom)
+_KEEPING = {
+    *("append", "add", "push", "store", "put", "insert", "extend", "remember", "observe", "send"),
+    *("save", "write", "record", "put_nowait", "appendleft", "add_transition", "store_transition"),
+}
+_LEARNING = {"learn", "update", "train", "fit", "backward", "partial_fit", "zero_grad"}
 
 
 class Block(NamedTuple):
@@ -341,6 +349,99 @@ def awaits(file: str, block: Block) -> bool:
     tree = parsed(file)
     nodes = ast.walk(tree) if tree else ()
     return any(isinstance(node, ast.Await) and node.lineno in block for node in nodes)
+
+
+def is_comprehension(file: str, loop: Block) -> bool:
+    """Whether a loop is one within an expression."""
+    return bool(_comprehensions(file, loop))
+
+
+def makes_by_calling(file: str, loop: Block, names: frozenset[str]) -> bool:
+    """Whether a comprehension calls one of some names for each of its elements."""
+    return any(
+        isinstance(call, ast.Call) and _name_of(call) in names
+        for node in _comprehensions(file, loop)
+        for part in ((node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,))
+        for call in ast.walk(part)
+    )
+
+
+_Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+
+
+@lru_cache(maxsize=4096)
+def _comprehensions(file: str, loop: Block) -> tuple[_Comprehension, ...]:
+    tree = parsed(file)
+    return tuple(
+        node
+        for node in (ast.walk(tree) if tree else ())
+        if isinstance(node, _Comprehension)
+        and Block(node.lineno, node.end_lineno or node.lineno) == loop
+    )
+
+
+@lru_cache(maxsize=4096)
+def plays_for_a_score(file: str, first_line: int) -> bool:
+    """Whether the function that begins at a line plays episodes, and keeps of them their sums.
+
+    It resets an environment, steps it in a loop, and hands on neither what it sees nor what it does
+    nor single rewards: to no list, array, attribute or caller, and to nothing that learns.
+    """
+    function = function_at(file, first_line)
+    if function is None or any(isinstance(one, _HANDS_ON) for one in ast.walk(function)):
+        return False
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    if _LEARNING & {_name_of(call) for call in calls} or "reset" not in map(_name_of, calls):
+        return False
+    steps = [
+        node
+        for loop in ast.walk(function)
+        if isinstance(loop, ast.For | ast.While)
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and _name_of(node.value) == "step"
+        and isinstance(node.targets[0], ast.Tuple)
+        and len(node.targets[0].elts) >= 4
+    ]
+    # What it sees, gets and does.
+    seen = {
+        name
+        for node in steps
+        for part in (*node.targets[0].elts[:2], *node.value.args)  # pyright: ignore
+        for name in _names(part)
+    }
+    return bool(steps) and not any(_keeps(node, seen) for node in ast.walk(function))
+
+
+def _keeps(node: ast.AST, seen: set[str]) -> bool:
+    """Whether some names are kept, or handed on."""
+    if isinstance(node, ast.Call):
+        return _name_of(node) in _KEEPING and any(seen & _names(one) for one in node.args)
+    if isinstance(node, ast.Return):
+        return node.value is not None and bool(seen & _names(node.value))
+    if isinstance(node, ast.Assign):
+        kept = any(isinstance(one, ast.Subscript | ast.Attribute) for one in node.targets)
+        return kept and bool(seen & _names(node.value))
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
+        return bool(seen & _names(node.target.slice))
+    return False
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _name_of(call: ast.Call) -> str:
+    return getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+
+
+@lru_cache(maxsize=4096)
+def enters(file: str, line: int) -> bool:
+    """Whether a `with` begins at a line."""
+    tree = parsed(file)
+    nodes = ast.walk(tree) if tree else ()
+    return any(isinstance(node, ast.With) and node.lineno == line for node in nodes)
 
 
 def loops_around(file: str, line: int) -> tuple[Block, ...]:

@@ -1,4 +1,4 @@
-"""What the terminal and the page tell of a session, each worked out once.
+"""Findings of a session, each worked out once for the terminal and the page.
 
 found = Findings(session)
 print(text.render(found))

@@ -1,4 +1,4 @@
-"""Where the samples of all processes fell: as a flame graph, for speedscope, as text.
+"""Flame graphs: samples of all processes by stack, as SVG, for speedscope, as text.
 
     stacks = folded(session, by="on_core")
     write_svg(session, "train.svg")
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hotloop.errors import ProfileError
-from hotloop.files import written_whole
 from hotloop.profiler.render import collapsed
 from hotloop.profiler.render.collapsed import Folded
 from hotloop.profiler.render.collapsed import read as read_folded
 from hotloop.profiler.render.flame_svg import draw
 from hotloop.profiler.session import Frame, Process, Sample, Session
+from hotloop.system.files import written_whole
 
 __all__ = [
     "Folded",

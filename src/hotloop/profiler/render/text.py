@@ -119,26 +119,17 @@ def tree_rows(process: Process, min_share: float = MIN_SHARE) -> list[Row]:
                 continue
             inner = (*path, child.name)
             still = " (still open)" if child.open else ""
-            kind = "" if child.kind == "work" else f" [{child.kind}]"
-            row = (
-                "  " * len(inner) + child.name + kind + still,
-                f"{child.total_ns / whole:.1%}",
-                f"{child.count:,}",
-                duration(child.percentile(50)),
-                duration(child.percentile(99)),
-                duration(child.total_ns),
-                *_of_kernel(times.get(inner)),
-            )
+            row = (*_cells(child, len(inner), whole, still), *of_kernel(times.get(inner)))
             items.append((child.total_ns, [row, *below(child, inner)]))
         items.sort(key=lambda item: -item[0])
         return [row for _, rows in items for row in rows]
 
     killed = " (killed)" if process.state == "killed" else ""
     root = (f"{process.name}{killed}", "100.0%", "", "", "", duration(whole))
-    return [(*root, *_of_kernel(times.get(()))), *below(tree, ())]
+    return [(*root, *of_kernel(times.get(()))), *below(tree, ())]
 
 
-def _of_kernel(share: Share | None) -> tuple[str, str, str]:
+def of_kernel(share: Share | None) -> tuple[str, str, str]:
     """On a core, queued for one, blocked; nothing where there are too few samples to say."""
     if share is None or share.samples < 10 or not share.elapsed_ns:
         return "", "", ""
@@ -157,28 +148,31 @@ def merged_rows(workers: Sequence[Process], min_share: float = MIN_SHARE) -> lis
     for path, node in merged.walk():
         if node.total_ns / whole < min_share:
             continue
-        shares = sorted(_share_at(worker, path) for worker in workers)
-        kind = "" if node.kind == "work" else f" [{node.kind}]"
-        rows.append(
-            (
-                "  " * len(path) + node.name + kind,
-                f"{node.total_ns / whole:.1%}",
-                f"{node.count:,}",
-                duration(node.percentile(50)),
-                duration(node.percentile(99)),
-                duration(node.total_ns),
-                *(f"{x:.1%}" for x in (shares[0], statistics.median(shares), shares[-1])),
-            )
-        )
+        shares = sorted(share_at(worker, path) for worker in workers)
+        spread = shares[0], statistics.median(shares), shares[-1]
+        rows.append((*_cells(node, len(path), whole), *(f"{share:.1%}" for share in spread)))
     return rows
 
 
-def _share_at(process: Process, path: tuple[str, ...]) -> float:
+def _cells(node: Node, level: int, whole: int, note: str = "") -> Row:
+    """Name, share, calls, p50, p99 and total of a node."""
+    kind = "" if node.kind == "work" else f" [{node.kind}]"
+    return (
+        "  " * level + node.name + kind + note,
+        f"{node.total_ns / whole:.1%}",
+        f"{node.count:,}",
+        duration(node.percentile(50)),
+        duration(node.percentile(99)),
+        duration(node.total_ns),
+    )
+
+
+def share_at(process: Process, path: tuple[str, ...]) -> float:
+    """The share of a process's time that a path of spans has."""
     try:
-        node = process.tree.find(*path)
+        return process.tree.find(*path).total_ns / (process.duration_ns or 1)
     except KeyError:
         return 0.0
-    return node.total_ns / (process.duration_ns or 1)
 
 
 def stage_rows(found: Stages) -> list[Row]:
@@ -187,7 +181,7 @@ def stage_rows(found: Stages) -> list[Row]:
     for stage, share in sorted(found.by_stage.items(), key=lambda item: -item[1].elapsed_ns):
         part = share.elapsed_ns / (found.total.elapsed_ns or 1)
         if part >= MIN_SHARE:
-            rows.append((STAGES[stage], f"{part:.1%}", *_of_kernel(share)))
+            rows.append((STAGES[stage], f"{part:.1%}", *of_kernel(share)))
     return rows
 
 
@@ -197,8 +191,8 @@ def line_rows(costs: Costs, sources: Sources, at_most: int) -> list[Row]:
         (
             words.place(Leaf(one.function, one.file, one.line)),
             f"{one.part:.1%}",
-            *_of_kernel(one.share)[:2],
-            f"{_of_kernel(one.share)[2]} {one.blocked_on}".strip(),
+            *of_kernel(one.share)[:2],
+            f"{of_kernel(one.share)[2]} {one.blocked_on}".strip(),
             words.one_line(sources.text(one.file, one.line), _MAX_SOURCE),
         )
         for one in costs.lines[:at_most]

@@ -20,10 +20,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hotloop.files import written_whole
 from hotloop.profiler.render.words import one_line
 from hotloop.profiler.session import Process, Session
 from hotloop.profiler.session.throughput import step_factors
+from hotloop.system.files import written_whole
 from hotloop.timing.reader import EVENT
 
 # What is formatted at once: some 1 MB of text.

@@ -1,4 +1,4 @@
-"""What the terminal and the page say in the same words."""
+"""Words that the terminal and the page share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that the processes of a program have left, on one clock.
+"""Sessions: the records of all processes of a program, merged on one clock.
 
 A session is data: what is told of it (`text`, `trace`, `flame`, `html`, `diagnose`, `compare`) are
 functions of it alone. `reading` makes one of a directory, `saving` one file of it.

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from hotloop.profiler.session import Process, Session
 from hotloop.profiler.session.stages import path_weights, stage_by_key
 from hotloop.profiler.session.throughput import steps_by_path
+from hotloop.statistics import Floats
 
-Floats = npt.NDArray[np.float64]
 Path = tuple[str, ...]
 
 MAX_STRETCHES = 240

@@ -1,4 +1,4 @@
-"""What it costs that worker processes wait for the slowest of them at every step.
+"""The cost of lock-step: worker processes wait for the slowest of them at every step.
 
 A vector environment of processes sends an action to each of them and goes on when the last one has
 answered. A worker's own part of such a step is the time in which it stepped, and reset, its

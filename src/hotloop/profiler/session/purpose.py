@@ -1,4 +1,4 @@
-"""Whether a forward pass chooses actions or learns, in a script that has both in one piece.
+"""The purpose of a forward pass, acting or learning, in a script that has both in one piece.
 
 A training loop without functions, as CleanRL writes them, steps environments in some of its lines
 and goes backward in others. The innermost block of the source (loop, function, branch) around a

@@ -1,4 +1,4 @@
-"""What a program was doing, by what it was seen in: for code that has no spans of its own.
+"""Stages of a program, by the functions it was seen in: for code without spans of its own.
 
 A sample says which spans were open and which functions were running. The innermost of them that is
 known decides: an environment's step, a forward or backward pass, drawing from a replay buffer,

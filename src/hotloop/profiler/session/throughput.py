@@ -1,4 +1,4 @@
-"""How many environment steps a program made, and how fast, over time."""
+"""Throughput: environment steps that a program made, and their rate over time."""
 
 from __future__ import annotations
 

@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from hotloop.errors import ConfigError
 from hotloop.importing import name_of
-from hotloop.memory import need_memory
 from hotloop.ops.schedules import as_schedule
+from hotloop.policies.network import encoder_of, is_built_in
 from hotloop.rollouts import NUM_SLOTS
 from hotloop.rollouts.evaluation import EPISODE_BYTES
+from hotloop.system.memory import need_memory
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
     MAY_CHANGE,
     Count,
     Device,
+    Fraction,
     Hint,
     Importable,
     JsonObject,
@@ -78,8 +80,8 @@ class TaskOptions(Options):
     device: Annotated[Device, MAY_CHANGE] = "cpu"
     """Where networks are updated: cpu, cuda, cuda:1, …; auto: a GPU where torch sees one."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Run the updates as compiled graphs, several times as fast once they are compiled; auto: where
-    the run is long enough to gain by it."""
+    """Run the updates as compiled graphs, several times as fast once they are compiled, which they
+    are once on a machine; auto: where they are already, or the run is long enough to gain by it."""
 
     def check(self) -> None:
         """Refuse more threads than torch can start."""
@@ -218,14 +220,21 @@ class NetworkOptions(Options):
     activation: Literal["tanh", "relu"] = "tanh"
     """After each hidden layer."""
     network: Importable | None = None
-    """A network of your own instead, `module:Class`, or what makes it; it acts through torch."""
+    """perceptron, or an encoder of images before the hidden layers: nature, impala, vizdoom; None:
+    by what is observed. Or one of your own instead, `module:Class`, or what makes it."""
+    layer_norm: bool = False
+    """Normalise what an encoder of images gives."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the matrix products; bfloat16 is faster where the CPU has instructions for it."""
 
-    layer_options: ClassVar[tuple[str, ...]] = ("hidden_sizes", "activation")
+    layer_options: ClassVar[tuple[str, ...]] = ("hidden_sizes", "activation", "layer_norm")
     """Options that a network of one's own takes no notice of."""
 
     def check(self) -> None:
         """Refuse layers that don't fit, and layers for a network that has its own."""
-        if self.network is None:
+        if self.network is None or is_built_in(self.network):
+            if self.network is not None:
+                encoder_of(self.network)
             sizes = self.hidden_sizes
             count = sum(sizes) + sum(inputs * outputs for inputs, outputs in pairwise(sizes))
             each = _PARAMETER_BYTES if self.device == "cpu" else _HOST_PARAMETER_BYTES
@@ -334,6 +343,13 @@ class ReplayOptions(Options):
     """Discount γ."""
     n_step: Count = 1
     """n: rewards of so many steps before the value of what follows."""
+    hindsight: Literal["future", "final"] | None = None
+    """Learn as if a later state of the episode had been the goal, where observations hold goals:
+    any later one, or the last."""
+    hindsight_share: Fraction = 0.8
+    """hindsight: share of a batch that gets such goals."""
+    clip_reward: Positive | None = None
+    """Bound on the magnitude of rewards that are learned from; None: none."""
     replay: Literal["uniform", "proportional", "prioritized", "rank"] = "uniform"
     """How batches are drawn: uniformly; in proportion to the return that a transition's episode
     earned; or by TD error (Schaul et al. 2016), its value (prioritized) or its rank."""
@@ -365,8 +381,6 @@ class ReplayOptions(Options):
 
     def check(self) -> None:
         """Refuse what does not fit, and options that contradict each other."""
-        if not getattr(self, "hidden_sizes", True):
-            raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
         for name, most in (
             ("learning_starts", self.total_timesteps - 1),
             ("batch_size", self.total_timesteps),
@@ -413,6 +427,9 @@ class ReplayOptions(Options):
                     f"`{name}` belongs to `replay` {' or '.join(kinds)}, got {self.replay}: leave "
                     "one of them out"
                 )
+        if self.hindsight is not None and (self.n_step > 1 or self.schedule == "async"):
+            what = "`n_step` 1" if self.n_step > 1 else "`schedule` 'barrier'"
+            raise ConfigError(f"`hindsight` needs {what}: leave one of them out")
         self.sampler()
         is_async = self.schedule == "async"
         steps = self.train_frequency

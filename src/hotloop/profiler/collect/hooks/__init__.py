@@ -1,4 +1,4 @@
-"""What other libraries' code is timed: by span, from the moment their modules are imported.
+"""Hooks that time other libraries' code, from the moment their modules are imported.
 
 No library is imported here. A function is replaced by one that calls it within a span, in the class
 or module that defines it; `functools.wraps` leaves its name, signature and source as they were, and

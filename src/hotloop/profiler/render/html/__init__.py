@@ -16,7 +16,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hotloop.files import written_whole
 from hotloop.profiler.render import text, words
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import pictures, tables
@@ -25,6 +24,7 @@ from hotloop.profiler.session import Process, Session
 from hotloop.profiler.session.lockstep import LockstepWaste
 from hotloop.profiler.session.stages import STAGES, Stages
 from hotloop.profiler.session.throughput import Throughput
+from hotloop.system.files import written_whole
 
 __all__ = ["render", "write"]
 

@@ -1,4 +1,4 @@
-"""What the pictures of the page are drawn from, thinned so that a long run's page stays small."""
+"""Data of the page's pictures, thinned so that a long run's page stays small."""
 
 from __future__ import annotations
 

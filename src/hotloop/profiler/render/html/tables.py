@@ -14,7 +14,7 @@ from hotloop.profiler.render import text, words
 from hotloop.profiler.render.lines import Costs, Line, Listing, Sources
 from hotloop.profiler.session import Process, Session
 from hotloop.profiler.session.lockstep import LockstepWaste
-from hotloop.profiler.session.stages import STAGES, Leaf, Share, Stages
+from hotloop.profiler.session.stages import STAGES, Leaf, Stages
 from hotloop.timing import Node
 from hotloop.timing.table import REST, duration
 
@@ -72,13 +72,13 @@ def percent(part: float) -> str:
 def component(process: Process) -> str:
     """A component's tree, with what the kernel said of its main thread."""
     times = text.kernel_times(process)
-    has_samples = any(_of_kernel(share) for share in times.values())
+    has_samples = any(text.of_kernel(share)[0] for share in times.values())
     whole = process.duration_ns or 1
 
     def more(path: tuple[str, ...]) -> Sequence[str]:
         if not has_samples:
             return ()
-        return _of_kernel(times.get(path)) or ("", "", "")
+        return text.of_kernel(times.get(path))
 
     headings = _KERNEL if has_samples else ()
     return _tree(process.tree, whole, process.name, headings, more)
@@ -92,27 +92,10 @@ def merged(workers: Sequence[Process]) -> str:
     def spread(path: tuple[str, ...]) -> Sequence[str]:
         if not path:
             return "", "", ""
-        shares = [_share_at(worker, path) for worker in workers]
+        shares = [text.share_at(worker, path) for worker in workers]
         return tuple(f"{f(shares):.1%}" for f in (min, statistics.median, max))
 
     return _tree(tree, whole, tree.name, ("min", "median", "max"), spread)
-
-
-def _share_at(process: Process, path: tuple[str, ...]) -> float:
-    try:
-        return process.tree.find(*path).total_ns / (process.duration_ns or 1)
-    except KeyError:
-        return 0.0
-
-
-def _of_kernel(share: Share | None) -> tuple[str, str, str] | None:
-    if share is None or share.samples < 10 or not share.elapsed_ns:
-        return None
-    return (
-        f"{share.on_core_ns / share.elapsed_ns:.0%}",
-        f"{share.queued_ns / share.elapsed_ns:.0%}",
-        f"{share.blocked_ns / share.elapsed_ns:.0%}",
-    )
 
 
 def _tree(tree: Node, whole: int, name: str, headings: Sequence[str], more: Any) -> str:
@@ -206,7 +189,7 @@ def stage_table(process: Process, found: Stages) -> str:
             swatch(stage) + escaped(STAGES[stage]),
             percent(share.elapsed_ns / whole),
             duration(share.elapsed_ns),
-            *(_of_kernel(share) or ("", "", "")),
+            *text.of_kernel(share),
         )
         for stage, share in ordered
         if share.elapsed_ns / whole >= MIN_SHARE
@@ -234,7 +217,7 @@ def line_table(lines: Sequence[Line], sources: Sources, caption: str) -> str:
 
 
 def _kernel_cells(one: Line) -> tuple[str, str, str]:
-    on_core, queued, blocked = _of_kernel(one.share) or ("", "", "")
+    on_core, queued, blocked = text.of_kernel(one.share)
     return on_core, queued, f"{blocked} {escaped(one.blocked_on)}".strip()
 
 

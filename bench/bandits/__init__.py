@@ -1,0 +1,1 @@
+"""Bandits: a post's program, peers, and the kernels."""

@@ -1,0 +1,229 @@
+"""Catalogue of the benchmarks: `python -m bench` lists, dispatches and runs what stands here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from bench import timing
+from bench.bandits import tables as bandits
+from bench.profiler import tables as profiler
+from bench.profiler.corpus import tables as corpus
+from bench.replay import tables as replay
+from bench.rollouts import tables as rollouts
+from bench.train import pixels, start
+from bench.train import tables as train
+
+
+class Table(NamedTuple):
+    """A table of a page.
+
+    Attributes:
+        page: from the repository's root.
+        place: its name there.
+        make: returns it, from what is stored; FileNotFoundError, or nothing, before that is.
+    """
+
+    page: str
+    place: str
+    make: Callable[[], str]
+
+
+class Bench(NamedTuple):
+    """A benchmark, or a tool.
+
+    Attributes:
+        module: whose `main` runs it.
+        about: what it measures.
+        takes: about how long, with its defaults, on two cores.
+        runs: options of each run that `python -m bench all` makes of it.
+        tables: made from its results.
+    """
+
+    module: str
+    about: str
+    takes: str
+    runs: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+README, OFF_POLICY, PPO = "README.md", "docs/off-policy.md", "docs/ppo.md"
+REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
+PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
+PEER_CURVES = "--timesteps 100000 --seeds 5 --peer"
+
+BENCHES: dict[str, Bench] = {
+    "list": Bench("bench.list", "this list", "a moment"),
+    "all": Bench(
+        "bench.all", "what tables are made of, one after another, but for corpus", "10 hours"
+    ),
+    "tables": Bench("bench.tables", "write the pages' tables from bench/results", "a moment"),
+    "timing": Bench(
+        "bench.timing",
+        "what one span costs, beside other ways to time a scope",
+        "1 min",
+        runs=("",),
+        tables=(Table("docs/timing.md", "timing table", timing.timing_table),),
+    ),
+    "train": Bench(
+        "bench.train.speed",
+        "whole trainings, beside Stable-Baselines3 and sbx",
+        "3 to 20 min",
+        runs=(
+            "--env-id CartPole-v1",
+            "--env-id CartPole-v1 --repeats 3 --compile auto --cold",
+            "--env-id CartPole-v1 --repeats 2 --compile on --cold",
+            "--env-id HalfCheetah-v5 --timesteps 40960 --repeats 3",
+            "--algorithm sac --against sb3 sbx",
+            "--algorithm td3 --against sb3 sbx",
+            "--algorithm dqn --against sb3 sbx",
+        ),
+        tables=(
+            Table(README, "training table", train.training_table),
+            Table(README, "train-off-policy", train.off_policy_table),
+            Table(OFF_POLICY, "train-off-policy", train.off_policy_table),
+        ),
+    ),
+    "curves": Bench(
+        "bench.train.curves",
+        "as good as the peer? learning curves over seeds",
+        "10 min to hours",
+        runs=(
+            "--env-id HalfCheetah-v5 --timesteps 200000 --seeds 20",
+            f"--algorithm sac {PEER_CURVES}",
+            f"--algorithm td3 {PEER_CURVES}",
+            f"--algorithm dqn {PEER_CURVES}",
+        ),
+        tables=(
+            Table(PPO, "curves table", train.curves_table),
+            Table(OFF_POLICY, "learning-off-policy", train.off_policy_learning_table),
+        ),
+    ),
+    "learning": Bench(
+        "bench.train.learning",
+        "does it learn: trainings over seeds, evaluated",
+        "20 min",
+        runs=("",),
+        tables=(
+            Table(PPO, "learning table", train.learning_table),
+            Table(OFF_POLICY, "learning-off-policy", train.off_policy_learning_table),
+        ),
+    ),
+    "pixels": Bench(
+        "bench.train.pixels",
+        "PPO on Pong beside Stable-Baselines3, and replay of its frames",
+        "10 min",
+        runs=("",),
+        tables=(
+            Table(PIXELS, "pixels table", pixels.pixels_table),
+            Table(PIXELS, "pixels replay", pixels.replay_table),
+        ),
+    ),
+    "start": Bench(
+        "bench.train.start",
+        "what goes by from the prompt to the end of a short training, line by line",
+        "2 min",
+        runs=("",),
+        tables=(Table("docs/runs.md", "start table", start.start_table),),
+    ),
+    "replay": Bench(
+        "bench.replay.compare",
+        "replay buffers, beside the peers and the O(N) ways",
+        "40 min",
+        runs=("",),
+        tables=(
+            Table(REPLAY, "seed probability", partial(replay.post_table, "probability")),
+            Table(REPLAY, "seed sampling", partial(replay.post_table, "sampling")),
+            Table(REPLAY, "seed total", partial(replay.post_table, "total")),
+            Table(REPLAY, "replay peers", replay.peers_table),
+            Table(REPLAY, "replay loop", replay.loop_table),
+            Table(REPLAY, "replay share", replay.share_table),
+            Table(REPLAY, "replay small", replay.small_table),
+            Table(REPLAY, "replay start", replay.start_table),
+            Table(README, "replay short", replay.short_table),
+        ),
+    ),
+    "replay-share": Bench(
+        "bench.replay.share",
+        "what drawing from a full replay buffer takes of a SAC training",
+        "5 min",
+        runs=("",),
+        tables=(Table(OFF_POLICY, "replay-share-sac", replay.share_sac_table),),
+    ),
+    "replay-learning": Bench(
+        "bench.replay.learning",
+        "does it learn better by returns or priorities than uniformly",
+        "20 min",
+        runs=("",),
+        tables=(Table(OFF_POLICY, "replay-learning", replay.learning_table),),
+    ),
+    "rollouts": Bench(
+        "bench.rollouts.compare",
+        "workers that never wait in lock-step, beside the peers that do",
+        "2 hours",
+        runs=("",),
+        tables=(
+            Table(ROLLOUTS, "workers steps", partial(rollouts.lockstep_table, "steps")),
+            Table(ROLLOUTS, "workers resets", partial(rollouts.lockstep_table, "resets")),
+            Table(ROLLOUTS, "workers diagnostic", rollouts.diagnostic_table),
+            Table(ROLLOUTS, "workers curves", rollouts.curves_table),
+            Table(ROLLOUTS, "workers cheap", rollouts.cheap_table),
+            Table(ROLLOUTS, "workers overhead", rollouts.overhead_table),
+            Table(ROLLOUTS, "workers start", rollouts.start_table),
+            Table(ROLLOUTS, "workers ppo", rollouts.ppo_table),
+            Table(ROLLOUTS, "workers auto", rollouts.auto_table),
+        ),
+    ),
+    "bandit": Bench(
+        "bench.bandits.compare",
+        "bandits: a post's program, its fixes, peers, and the kernels",
+        "15 min",
+        runs=("",),
+        tables=(
+            Table(BANDITS, "bandit story", bandits.story_table),
+            Table(BANDITS, "bandit speed", bandits.speed_table),
+            Table(BANDITS, "bandit scaling", bandits.scaling_table),
+            Table(BANDITS, "bandit start", bandits.start_table),
+            Table(BANDITS, "bandit memory", bandits.memory_table),
+            Table(BANDITS, "bandit grid", bandits.grid_table),
+            Table(BANDITS, "bandit exercise", bandits.exercise_table),
+            Table(README, "bandit short", bandits.short_table),
+        ),
+    ),
+    "profiler": Bench(
+        "bench.profiler.measure",
+        "does the profiler name the causes of its examples, and what does it cost",
+        "50 min",
+        runs=("",),
+        tables=(
+            Table(PROFILER, "examples table", profiler.examples_table),
+            Table(PROFILER, "cost table", profiler.cost_table),
+            Table(PROFILER, "report table", profiler.report_table),
+        ),
+    ),
+    # No run of `all`: whoever reads what the unseen half says has seen it.
+    "corpus": Bench(
+        "bench.profiler.corpus.run",
+        "does the profiler name the cause in programs that it has never seen",
+        "40 min",
+        tables=(
+            Table(PROFILER, "corpus table", corpus.corpus_table),
+            Table(PROFILER, "corpus misses table", corpus.misses_table),
+            Table(PROFILER, "corpus alarms table", corpus.alarms_table),
+        ),
+    ),
+    "before": Bench(
+        "bench.train.before", "is anything slower than in an earlier checkout", "10 min"
+    ),
+    "weights": Bench(
+        "bench.train.weights", "are final weights the same, bit for bit, as before", "5 min"
+    ),
+    "checkpoints": Bench(
+        "bench.train.checkpoints", "what verifying and saving a checkpoint takes", "1 min"
+    ),
+    "imports": Bench(
+        "bench.train.imports", "how long importing takes, and whether it brings torch", "1 min"
+    ),
+    "tanh": Bench("bench.train.tanh", "the coefficients of the compiled tanh", "1 min"),
+}

@@ -1,0 +1,1 @@
+"""Replay buffers, beside peers and by themselves in a training."""

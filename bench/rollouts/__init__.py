@@ -1,0 +1,1 @@
+"""Rollouts by workers, beside peers in lock-step."""

@@ -1,0 +1,319 @@
+"""The ways to collect that `bench rollouts` compares, each measured in a process of its own.
+
+    python -m bench.rollouts.measure WAY ARGUMENTS
+
+prints the figures of one measurement as JSON. `ARGUMENTS` are JSON: those of the function in
+`WAYS`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.measuring import Missing
+from bench.rollouts.diagnose import diagnose
+from bench.rollouts.environments import CARTPOLE, IDLE, UNEVEN, Slept, read_ledger
+from bench.rollouts.samplers import Hotloop, make_sampler
+
+MARK = "@rollouts "  # before the line that is the answer; libraries print as well
+_PR_SET_PDEATHSIG = 1
+
+
+def learn(seconds: float) -> None:
+    """Take a core for so long, as a learner would."""
+    until = time.perf_counter() + seconds
+    matrix = np.ones((128, 128), np.float32)
+    product = np.empty_like(matrix)
+    while time.perf_counter() < until:
+        np.matmul(matrix, matrix, out=product)
+
+
+def sample(
+    how: str,
+    *,
+    env: str = UNEVEN,
+    workers: int = 24,
+    per_worker: int = 1,
+    num_steps: int = 128,
+    seconds: float = 20.0,
+    loads: tuple[float, ...] = (0.0,),
+    env_kwargs: Mapping[str, Any] | None = None,
+    act_s: float = 0.0,
+) -> dict[str, float]:
+    """Transitions a second, and how they relate to what the environments could have given.
+
+    Args:
+        how: which sampler.
+        env: which environment.
+        workers: W.
+        per_worker: environments of each.
+        num_steps: T.
+        seconds: of each measurement, which ends with a call to `advance`.
+        loads: shares of the wall time that the learner takes, one measurement after another.
+        env_kwargs: for the environment.
+        act_s: of a lock-step policy.
+
+    Returns:
+        By load in percent, `… 0` and so on: `rate`, transitions a second; and of environments that
+        keep a ledger `step_s`, a step's mean, `reset_s`, a reset's, `ideal`, what the rates of the
+        workers alone add up to with the times that were really slept, `of_ideal`, and `busy`, the
+        share of the environments' time in steps and resets.
+    """
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as ledger:
+        kwargs = {**(env_kwargs or {}), **({"ledger": ledger} if env == UNEVEN else {})}
+        sampler = make_sampler(
+            how,
+            env=env,
+            workers=workers,
+            per_worker=per_worker,
+            num_steps=num_steps,
+            env_kwargs=kwargs,
+            act_s=act_s,
+        )
+        clock = time.perf_counter
+        try:
+            for load in loads:
+                sampler.advance()
+                began = clock()
+                sampler.advance()
+                # It begins and ends right after a call: what overlap has then collected ahead is
+                # as much at the end as at the beginning.
+                start, before = clock(), read_ledger(ledger)
+                num_transitions, took_s = 0, start - began
+                while clock() - start < seconds:
+                    if load:
+                        learn(load / (1.0 - load) * took_s)
+                    began = clock()
+                    num_transitions += sampler.advance()
+                    took_s = clock() - began
+                elapsed_s = clock() - start
+                slept = read_ledger(ledger).since(before)
+                found = {"rate": num_transitions / elapsed_s}
+                if env == UNEVEN:
+                    found |= _beside_ideal(slept, found["rate"], sampler.num_envs, elapsed_s)
+                figures |= {f"{name} {load:.0%}": value for name, value in found.items()}
+        finally:
+            sampler.close()
+    return figures
+
+
+def _beside_ideal(slept: Slept, rate: float, num_envs: int, elapsed_s: float) -> dict[str, float]:
+    ideal = num_envs * slept.steps / slept.busy_s
+    return {
+        "step_s": slept.step_s / slept.steps,
+        "reset_s": slept.reset_s / slept.resets if slept.resets else 0.0,
+        "ideal": ideal,
+        "of_ideal": rate / ideal,
+        "busy": slept.busy_s / (num_envs * elapsed_s),
+    }
+
+
+_BARE = f"""
+import sys, time
+import gymnasium, numpy as np
+num_envs, seconds = int(sys.argv[1]), float(sys.argv[2])
+envs = [gymnasium.make("{CARTPOLE}", disable_env_checker=True) for _ in range(num_envs)]
+for env in envs:
+    env.reset(seed=0)
+actions = np.random.default_rng(0).integers(0, 2, (4096, num_envs)).tolist()
+print(flush=True)
+sys.stdin.readline()
+steps, start = 0, time.perf_counter()
+while time.perf_counter() - start < seconds:
+    for env, action in zip(envs, actions[steps % 4096]):
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            env.reset()
+    steps += 1
+print(steps * num_envs / (time.perf_counter() - start))
+"""
+
+
+def bare(*, workers: int, per_worker: int, seconds: float) -> dict[str, float]:
+    """Processes that step their environments in a plain loop, at the same time."""
+    command = [sys.executable, "-c", _BARE, str(per_worker), str(seconds)]
+    processes = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(workers)
+    ]
+    for process in processes:  # all are ready before one begins
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    answers = [process.communicate()[0] for process in processes]
+    return {"rate 0%": sum(map(float, answers))}
+
+
+def fragments(how: str, *, num_steps: int, per_worker: int, seconds: float) -> dict[str, float]:
+    """Seconds a fragment of an environment that does nothing, one worker."""
+    sampler = make_sampler(
+        how, env=IDLE, workers=1, per_worker=per_worker, num_steps=num_steps, env_kwargs={}
+    )
+    clock, taken = time.perf_counter, []
+    try:
+        for _ in range(20):
+            sampler.advance()
+        until = clock() + seconds
+        while clock() < until:
+            began = clock()
+            sampler.advance()
+            taken.append(clock() - began)
+    finally:
+        sampler.close()
+    return {"seconds": statistics.median(taken)}
+
+
+_IMPORTS = f"""
+import gymnasium
+env = gymnasium.make("{CARTPOLE}")
+env.reset()
+"""
+
+
+def start() -> dict[str, float]:
+    """One worker with one CartPole: until it is ready, and what it holds after some fragments."""
+    import hotloop.rollouts.workers.pool  # noqa: F401 (what the learner imports is not the worker's)
+
+    began = time.perf_counter()
+    sampler = Hotloop(
+        CARTPOLE, workers=1, per_worker=1, num_steps=128, how="barrier", env_kwargs={}, minimum=1
+    )
+    ready_s = time.perf_counter() - began
+    try:
+        for _ in range(20):
+            sampler.advance()
+        pid = sampler.environments.workers[0].pid
+        held = _resident(Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+        has_torch = "/torch/" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+    finally:
+        sampler.close()
+    own = f'{_IMPORTS}\nprint(open("/proc/self/status").read())'
+    status = subprocess.run(
+        [sys.executable, "-c", own], capture_output=True, text=True, check=True
+    ).stdout
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", _IMPORTS], check=True)
+    return {
+        "ready_s": ready_s,
+        "imports_s": time.perf_counter() - began,
+        "resident_bytes": held,
+        "imports_bytes": _resident(status),
+        "has_torch": float(has_torch),
+    }
+
+
+def _resident(status: str) -> float:
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return float(line.split()[1]) * 1024
+
+
+def choose(
+    workers: int | str,
+    *,
+    env: str,
+    num_envs: int,
+    num_steps: int,
+    timesteps: int,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """PPO, from the call to its result: the probe, starting workers and learning included.
+
+    Returns:
+        `seconds` of it, and `workers`, how many there were.
+    """
+    from hotloop.algorithms import ppo
+    from hotloop.runs import RunDirectory
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        result = ppo.train(
+            ppo.Config(
+                env_id=env,
+                env_kwargs=dict(env_kwargs or {}),
+                num_envs=num_envs,
+                num_steps=num_steps,
+                total_timesteps=timesteps,
+                workers=workers,  # pyright: ignore[reportArgumentType]
+                torch_threads=1,
+                compile="off",
+                runs_dir=folder,
+            )
+        )
+        took_s = time.perf_counter() - began
+        chosen = RunDirectory.open(result.run_dir).config["config"]["workers"]
+    return {"seconds": took_s, "workers": float(chosen)}
+
+
+WAYS: dict[str, Callable[..., dict[str, float]]] = {
+    "sample": sample,
+    "bare": bare,
+    "fragments": fragments,
+    "start": start,
+    "diagnose": diagnose,
+    "choose": choose,
+}
+
+
+def measure(way: str, *, timeout_s: float = 900.0, **arguments: Any) -> dict[str, Any]:
+    """One measurement in a fresh process.
+
+    Args:
+        way: of `WAYS`.
+        timeout_s: after which the process, and all that it started, are killed.
+        arguments: of the way's function.
+
+    Returns:
+        Its figures, or `missing`: why there are none.
+    """
+    command = [sys.executable, "-m", "bench.rollouts.measure", way, json.dumps(arguments)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return {"missing": f"failed: took more than {timeout_s:g} s"}
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)
+        raise
+    for line in output.splitlines():
+        if line.startswith(MARK):
+            return json.loads(line.removeprefix(MARK))
+    last = errors.strip().splitlines()[-1:]
+    return {"missing": f"failed: {''.join(last)[:200]}"}
+
+
+def main() -> int:
+    """Measure, and answer."""
+    # Whoever stops the bench stops this, and by that the workers, which do the same.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    way, arguments = sys.argv[1:]
+    try:
+        figures: dict[str, Any] = WAYS[way](**json.loads(arguments))
+    except Missing as why:
+        figures = {"missing": str(why)}
+    print(f"{MARK}{json.dumps(figures)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Trainings: their speed, what they learn, their start."""

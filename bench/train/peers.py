@@ -1,0 +1,196 @@
+"""Trainings with the peers: Stable-Baselines3, and sbx, which is Stable-Baselines in JAX."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.train.settings import CATCH, COMMON, SETTINGS
+
+
+def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
+    """One training with Stable-Baselines3."""
+    import stable_baselines3  # pyright: ignore[reportMissingImports]
+    import torch
+
+    torch.set_num_threads(options.threads)
+    settings = SETTINGS[options.algorithm][options.env_id]
+    if options.algorithm == "ppo":
+        batch = settings["num_envs"] * settings["num_steps"]
+        all_settings = {**COMMON["ppo"], **settings}
+        given = {
+            "n_steps": settings["num_steps"],
+            "batch_size": batch // settings["num_minibatches"],
+            "n_epochs": all_settings["update_epochs"],
+            "learning_rate": all_settings["learning_rate"],
+            "clip_range": settings.get("clip_range", 0.2),
+            "ent_coef": settings.get("entropy_coef", 0.0),
+        }
+    else:
+        given = _off_policy_settings(options.algorithm, settings)
+    kind = getattr(stable_baselines3, options.algorithm.upper())
+    return _run_baselines(kind, options, {**given, "device": "cpu"})
+
+
+def run_sbx(options: argparse.Namespace) -> dict[str, Any]:
+    """One training with sbx, Stable-Baselines in JAX.
+
+    Its compiler takes what cores there are, and compiles within the loop, anew in every process.
+    """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import sbx  # pyright: ignore[reportMissingImports]
+
+    settings = SETTINGS[options.algorithm][options.env_id]
+    given = _off_policy_settings(options.algorithm, settings)
+    kind = getattr(sbx, options.algorithm.upper())
+    if options.algorithm == "dqn":
+        widths, learning_rate = settings["hidden_sizes"], settings["learning_rate"]
+        clip = COMMON["dqn"]["max_grad_norm"]
+        return _run_baselines(
+            kind, options, given, lambda model: _equalise_sbx(model, widths, learning_rate, clip)
+        )
+    return _run_baselines(kind, options, given)
+
+
+def _equalise_sbx(
+    model: Any, widths: Sequence[int], learning_rate: float, max_grad_norm: float
+) -> None:
+    """Give sbx's DQN the others' network and gradient clipping.
+
+    Of `net_arch` it takes the first width for both layers, and it does not clip.
+    """
+    import jax  # pyright: ignore[reportMissingImports]
+    import optax  # pyright: ignore[reportMissingImports]
+    from flax import linen  # pyright: ignore[reportMissingImports]
+    from sbx.common.type_aliases import RLTrainState  # pyright: ignore[reportMissingImports]
+
+    layers: list[Any] = []
+    for width in widths:
+        layers += [linen.Dense(width), linen.relu]
+    network = linen.Sequential([*layers, linen.Dense(int(model.action_space.n))])
+    model.key, key = jax.random.split(model.key)
+    params = network.init(key, np.zeros((1, *model.observation_space.shape), np.float32))
+    clip = optax.clip_by_global_norm(max_grad_norm)
+    model.policy.qf = model.qf = network
+    model.policy.qf_state = RLTrainState.create(
+        apply_fn=network.apply,
+        params=params,
+        target_params=params,
+        tx=optax.chain(clip, optax.adam(learning_rate)),
+    )
+
+
+def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Hotloop's words in those of Stable-Baselines3."""
+    given: dict[str, Any] = {"learning_starts": settings["learning_starts"]}
+    widths = list(settings.get("hidden_sizes", (256, 256)))
+    given["policy_kwargs"] = {"net_arch": widths}
+    if algorithm == "sac":
+        return {**given, "learning_rate": COMMON["sac"]["policy_learning_rate"]}
+    if algorithm == "td3":
+        from stable_baselines3.common.noise import (  # pyright: ignore[reportMissingImports]
+            NormalActionNoise,
+        )
+
+        noise = NormalActionNoise(np.zeros(6), np.full(6, 0.1))  # of HalfCheetah's six actions
+        rate = COMMON["td3"]["learning_rate"]
+        return {**given, "learning_rate": rate, "batch_size": 256, "action_noise": noise}
+    return {
+        **given,
+        "learning_rate": settings["learning_rate"],
+        "batch_size": settings["batch_size"],
+        "buffer_size": settings["buffer_size"],
+        "train_freq": settings["train_frequency"],
+        "target_update_interval": settings["target_interval"],
+        "exploration_fraction": settings["exploration_fraction"],
+        "exploration_final_eps": settings["epsilon_end"],
+    }
+
+
+def _games(env_id: str, num_envs: int, seed: int) -> Any:
+    """Atari games as hotloop has them: skips of four frames, no episode at the loss of a life."""
+    import ale_py
+    import gymnasium
+    from stable_baselines3.common.env_util import (  # pyright: ignore[reportMissingImports]
+        make_atari_env,
+    )
+    from stable_baselines3.common.vec_env import (  # pyright: ignore[reportMissingImports]
+        VecFrameStack,
+    )
+
+    gymnasium.register_envs(ale_py)
+    games = make_atari_env(
+        env_id,
+        n_envs=num_envs,
+        seed=seed,
+        env_kwargs={"frameskip": 1},
+        wrapper_kwargs={"terminal_on_life_loss": False},
+    )
+    return VecFrameStack(games, 4)
+
+
+def _run_baselines(
+    kind: Any,
+    options: argparse.Namespace,
+    given: dict[str, Any],
+    adapt: Callable[[Any], None] = lambda _: None,
+) -> dict[str, Any]:
+    """One training with a library that has Stable-Baselines3's interface.
+
+    Args:
+        kind: the algorithm's class.
+        options: of the command.
+        given: what the class is made with.
+        adapt: called with the model before it is trained.
+    """
+    from stable_baselines3.common.callbacks import (  # pyright: ignore[reportMissingImports]
+        BaseCallback,
+    )
+    from stable_baselines3.common.env_util import (  # pyright: ignore[reportMissingImports]
+        make_vec_env,
+    )
+
+    episodes: list[list[float]] = []
+    passed: list[list[float]] = []
+    started = time.perf_counter()
+
+    class Episodes(BaseCallback):
+        """Keeps every episode's return, and the time every so often."""
+
+        def _on_step(self) -> bool:
+            for info in self.locals["infos"]:
+                if "episode" in info:
+                    episodes.append([self.num_timesteps, float(info["episode"]["r"])])
+            if self.num_timesteps % 1000 == 0:
+                passed.append([self.num_timesteps, time.perf_counter() - started])
+            return True
+
+    num_envs = SETTINGS[options.algorithm][options.env_id].get("num_envs", 1)
+    policy = "MlpPolicy"
+    if options.env_id.startswith("ALE/"):
+        policy, vec_env = "CnnPolicy", _games(options.env_id, num_envs, options.seed)
+    elif options.env_id == CATCH:
+        module, _, name = options.env_id.partition(":")
+        make = getattr(importlib.import_module(module), name)
+        kwargs = SETTINGS[options.algorithm][options.env_id]["env_kwargs"]
+        vec_env = make_vec_env(make, n_envs=num_envs, seed=options.seed, env_kwargs=kwargs)
+        policy = "CnnPolicy"
+    else:
+        vec_env = make_vec_env(options.env_id, n_envs=num_envs, seed=options.seed)
+    model = kind(policy, vec_env, seed=options.seed, **given)
+    adapt(model)
+    started = time.perf_counter()
+    model.learn(options.timesteps, callback=Episodes())
+    return {
+        "timesteps": model.num_timesteps,
+        "loop_s": time.perf_counter() - started,
+        "compile_s": 0.0,
+        "passed": passed,
+        "episodes": episodes,
+    }

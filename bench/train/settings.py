@@ -1,0 +1,118 @@
+"""Settings of trainings that hotloop and its peers share, and the options that choose them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+CATCH = "tests.toy_images:Catch"
+
+# What all are given, by algorithm and environment, in hotloop's words; other values are
+# Stable-Baselines3's defaults. The first environment is the default.
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "ppo": {
+        "CartPole-v1": {"num_envs": 8, "num_steps": 128, "num_minibatches": 4},
+        "HalfCheetah-v5": {"num_envs": 1, "num_steps": 2048, "num_minibatches": 32},
+        "Pendulum-v1": {"num_envs": 1, "num_steps": 2048, "num_minibatches": 32},
+        # Schulman et al. 2017, table 5.
+        "ALE/Pong-v5": {
+            "num_envs": 8,
+            "num_steps": 128,
+            "num_minibatches": 4,
+            "update_epochs": 4,
+            "learning_rate": 2.5e-4,
+            "clip_range": 0.1,
+            "entropy_coef": 0.01,
+            "clip_reward": 1.0,
+            "hidden_sizes": (),
+        },
+        # 80 × 80 pixels, learned in minutes.
+        CATCH: {
+            "env_kwargs": {"places": 8, "scale": 10},
+            "num_envs": 8,
+            "num_steps": 128,
+            "num_minibatches": 4,
+            "update_epochs": 4,
+            "learning_rate": 1e-3,
+            "entropy_coef": 0.01,
+            "hidden_sizes": (),
+        },
+    },
+    "sac": {"HalfCheetah-v5": {"learning_starts": 5_000}},
+    "td3": {"HalfCheetah-v5": {"learning_starts": 5_000}},
+    # CleanRL's hyper-parameters.
+    "dqn": {
+        "CartPole-v1": {
+            "learning_starts": 10_000,
+            "train_frequency": 10,
+            "batch_size": 128,
+            "buffer_size": 10_000,
+            "target_interval": 500,
+            "exploration_fraction": 0.5,
+            "epsilon_end": 0.05,
+            "hidden_sizes": (120, 84),
+            "learning_rate": 2.5e-4,
+        }
+    },
+}
+# For both, where they are not hotloop's defaults. What no setting makes alike:
+# - before learning starts, the peers' DQN acts at random, ours with the ε of then (1 to 0.81);
+# - the peers' TD3 adds its noise to random actions too;
+# - the peers' SAC clips log σ to (−20, 2), ours squashes it to (−5, 2); the gradient by log α has a
+#   factor of α in ours, and has none in theirs;
+# - sbx's TD3 moves its targets at each update, and its policy takes the lesser of both critics.
+COMMON: dict[str, dict[str, Any]] = {
+    "ppo": {"learning_rate": 3e-4, "update_epochs": 10},
+    "sac": {"policy_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "policy_frequency": 1},
+    "td3": {"learning_rate": 1e-3},
+    "dqn": {"double": False, "huber": 1.0, "max_grad_norm": 10.0, "update_to_data": 0.1},
+}
+# Cores that every contender's update gets; tiny networks are slower on two.
+THREADS = {"ppo": 1, "sac": 2, "td3": 2, "dqn": 1}
+TIMESTEPS = {"ppo": 102_400, "sac": 10_000, "td3": 10_000, "dqn": 100_000}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every command that trains takes."""
+    parser.add_argument("--algorithm", default="ppo", choices=sorted(SETTINGS))
+    parser.add_argument("--env-id", help="default: the algorithm's first one")
+    parser.add_argument("--timesteps", type=int, help="default: the algorithm's")
+    parser.add_argument("--threads", type=int, help="default: the algorithm's")
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--workers", type=int, default=0, help="hotloop's; 0: none")
+    parser.add_argument("--schedule", choices=["barrier", "variable", "async"])
+    parser.add_argument("--overlap", action="store_true", help="ppo: collect while learning")
+
+
+def complete(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Fill in what depends on the algorithm."""
+    algorithm = options.algorithm
+    options.env_id = options.env_id or next(iter(SETTINGS[algorithm]))
+    if options.env_id not in SETTINGS[algorithm]:
+        parser.error(f"{algorithm} has settings for {', '.join(SETTINGS[algorithm])}")
+    is_of_images = options.env_id.startswith("ALE/") or options.env_id == CATCH
+    options.timesteps = options.timesteps or (10_240 if is_of_images else TIMESTEPS[algorithm])
+    options.threads = options.threads or (2 if is_of_images else THREADS[algorithm])
+    if not options.workers and (options.overlap or options.schedule):
+        parser.error("--overlap and --schedule need --workers")
+    if options.overlap and algorithm != "ppo":
+        parser.error(f"{algorithm} has no --overlap: it learns from what has come, always")
+
+
+def worker_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What of the options is about workers, where there are any; the peers step by themselves."""
+    if not options.workers:
+        return {}
+    settings: dict[str, Any] = {"workers": options.workers}
+    if options.schedule is not None:
+        settings["schedule"] = options.schedule
+    if options.overlap:
+        settings["overlap"] = True
+    return settings
+
+
+def worker_suffix(options: argparse.Namespace) -> str:
+    """What tells a result with workers from one without."""
+    return "".join(f"_{name}{value}" for name, value in worker_settings(options).items()).replace(
+        "overlapTrue", "overlap"
+    )

@@ -1,0 +1,237 @@
+"""Whole trainings, side by side with a peer: same task, same hyper-parameters, same threads.
+
+    python -m bench train --algorithm ppo --env-id CartPole-v1 --against sb3
+    python -m bench train --algorithm ppo --workers 2 --overlap
+
+Runs alternate, each in a process of its own. Printed and stored: steps a second in the training
+loop, with compiling taken out of it and with it, and end to end (imports, start-up and everything
+else included), medians, spread, the ratios, and the learning curves that go with them. By default
+hotloop compiles its update, so that its full speed is seen; `--compile auto` lets it decide, and
+`--cold` gives every run an empty cache to compile into.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from bench import storage
+from bench.measuring import spread
+from bench.train.peers import run_sb3, run_sbx
+from bench.train.settings import (
+    COMMON,
+    SETTINGS,
+    add_options,
+    complete,
+    worker_settings,
+    worker_suffix,
+)
+
+
+def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
+    """One training with hotloop."""
+    from hotloop.runs import RunDirectory
+    from hotloop.runs.plots import episodes_of
+
+    algorithm = importlib.import_module(f"hotloop.algorithms.{options.algorithm}")
+    precision = {"precision": options.precision} if options.algorithm in ("sac", "td3") else {}
+    with tempfile.TemporaryDirectory() as folder:
+        result = algorithm.train(
+            algorithm.Config(
+                env_id=options.env_id,
+                total_timesteps=options.timesteps,
+                seed=options.seed,
+                torch_threads=options.threads,
+                compile=options.compile,
+                runs_dir=folder,
+                **precision,
+                **worker_settings(options),
+                **{**COMMON[options.algorithm], **SETTINGS[options.algorithm][options.env_id]},
+            )
+        )
+        steps, returns = episodes_of(RunDirectory.open(result.run_dir))
+        lines = RunDirectory.open(result.run_dir).metrics()
+    return {
+        "timesteps": result.timesteps,
+        "loop_s": result.elapsed_s - result.compile_s,
+        "compile_s": result.compile_s,
+        "passed": [[line["timesteps"], line["elapsed_s"] - result.compile_s] for line in lines],
+        "episodes": [[int(s), float(r)] for s, r in zip(steps, returns, strict=True)],
+    }
+
+
+RUNNERS = {"hotloop": run_hotloop, "sb3": run_sb3, "sbx": run_sbx}
+
+
+def learning_rate_of_steps(run: dict[str, Any], learning_starts: int) -> float:
+    """Steps a second once updates are made, a fifth of the rest of the steps for warming up."""
+    begin = learning_starts + 0.2 * (run["timesteps"] - learning_starts)
+    late = [(steps, at) for steps, at in run["passed"] if steps >= begin]
+    if len(late) < 2:
+        return float("nan")
+    (first, start), (last, end) = late[0], late[-1]
+    return (last - first) / (end - start)
+
+
+def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """One training in a fresh process; adds `total_s`, from start to exit."""
+    command = [
+        *(sys.executable, "-m", "bench", "train", "--worker", name),
+        *("--env-id", options.env_id, "--timesteps", str(options.timesteps)),
+        *("--seed", str(seed), "--threads", str(options.threads), "--compile", options.compile),
+        *("--algorithm", options.algorithm, "--precision", options.precision),
+        *("--workers", str(options.workers), *(["--overlap"] if options.overlap else [])),
+        *(["--schedule", options.schedule] if options.schedule is not None else []),
+    ]
+    with tempfile.TemporaryDirectory() as cache:
+        caches = ("TORCHINDUCTOR_CACHE_DIR", "HOTLOOP_CACHE")
+        cold = {name: f"{cache}/{name}" for name in caches if getattr(options, "cold", False)}
+        started = time.perf_counter()
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, env={**os.environ, **cold}
+        )
+        total_s = time.perf_counter() - started
+    return {"seed": seed, "total_s": total_s, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def last_tenth(run: dict[str, Any], timesteps: int) -> float:
+    """Mean return of the episodes that ended in the last tenth of the steps."""
+    late = [r for step, r in run["episodes"] if step > 0.9 * timesteps]
+    return statistics.fmean(late) if late else float("nan")
+
+
+def summary(runs: list[dict[str, Any]], timesteps: int) -> dict[str, Any]:
+    """Medians and spread over runs."""
+    rates = [run["timesteps"] / run["loop_s"] for run in runs]
+    with_compiling = [run["timesteps"] / (run["loop_s"] + run["compile_s"]) for run in runs]
+    return {
+        "steps_per_s": spread(rates),
+        "steps_per_s_with_compiling": spread(with_compiling),
+        "compile_s": spread([run["compile_s"] for run in runs]),
+        "total_s": spread([run["total_s"] for run in runs]),
+        "return_last_tenth": [round(last_tenth(run, timesteps), 1) for run in runs],
+    }
+
+
+def main() -> int:
+    """Measure, print, store."""
+    parser = argparse.ArgumentParser(prog="python -m bench train", description=__doc__)
+    add_options(parser)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--against", nargs="+", default=["sb3"], choices=["sb3", "sbx"], help="default: sb3"
+    )
+    parser.add_argument("--compile", default="on", choices=["auto", "on", "off"])
+    parser.add_argument("--cold", action="store_true", help="compile into an empty cache")
+    parser.add_argument("--worker", choices=sorted(RUNNERS), help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=1, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    complete(parser, options)
+    if options.algorithm == "ppo" and "sbx" in options.against:
+        parser.error("sbx is measured with sac, td3 and dqn: leave it out for ppo")
+    if "sbx" in options.against and importlib.util.find_spec("sbx") is None:
+        print("sbx is not installed (pip install sbx-rl, Python 3.11 or later) and is left out")
+        options.against.remove("sbx")
+        if not options.against:
+            parser.error("no peer is left: install sbx-rl, or measure against sb3")
+    if options.worker:
+        print(json.dumps(RUNNERS[options.worker](options)))
+        return 0
+
+    learning_starts = SETTINGS[options.algorithm][options.env_id].get("learning_starts", 0)
+    if options.compile != "off" and not options.cold:
+        # Fills the cache: what is measured is a warm one.
+        short = argparse.Namespace(**{**vars(options), "timesteps": learning_starts + 1_000})
+        run_in_process("hotloop", short, seed=1)
+    runs: dict[str, list[dict[str, Any]]] = {
+        "hotloop": [],
+        **{name: [] for name in options.against},
+    }
+    for seed in range(1, options.repeats + 1):
+        # Alternating, and every other time the other one first.
+        for name in list(runs)[:: 1 if seed % 2 else -1]:
+            run = run_in_process(name, options, seed)
+            runs[name].append(run)
+            rate = run["timesteps"] / run["loop_s"]
+            learning = learning_rate_of_steps(run, learning_starts)
+            print(
+                f"{name:8} seed {seed}: {rate:8,.0f} steps/s, {learning:8,.0f} while it learns, "
+                f"{run['compile_s']:5.1f} s compiling, {run['total_s']:6.1f} s in all, "
+                f"return {last_tenth(run, options.timesteps):.1f}",
+                flush=True,
+            )
+    summaries = {name: summary(done, options.timesteps) for name, done in runs.items()}
+    for name, done in runs.items():
+        rates = [learning_rate_of_steps(run, learning_starts) for run in done]
+        summaries[name]["steps_per_s_while_learning"] = spread(rates)
+    ours = summaries["hotloop"]
+    ratios = {
+        name: {
+            "steps_per_s": ours["steps_per_s"]["median"] / peer["steps_per_s"]["median"],
+            "with_compiling": ours["steps_per_s_with_compiling"]["median"]
+            / peer["steps_per_s"]["median"],
+            "while_learning": ours["steps_per_s_while_learning"]["median"]
+            / peer["steps_per_s_while_learning"]["median"],
+            "total": peer["total_s"]["median"] / ours["total_s"]["median"],
+        }
+        for name, peer in summaries.items()
+        if name != "hotloop"
+    }
+    first = ratios[options.against[0]]
+    result = {
+        "benchmark": f"{options.algorithm} {options.env_id}",
+        "command": " ".join(["python -m bench train", *sys.argv[1:]]),
+        "settings": {
+            **SETTINGS[options.algorithm][options.env_id],
+            **COMMON[options.algorithm],
+            "threads": options.threads,
+            "timesteps": options.timesteps,
+            "compile": options.compile,
+            "precision": options.precision,
+            **worker_settings(options),
+            "cache": "cold" if options.cold else "warm",
+        },
+        "summaries": summaries,
+        "ratios": ratios,
+        "ratio_steps_per_s": first["steps_per_s"],
+        "ratio_with_compiling": first["with_compiling"],
+        "ratio_total": first["total"],
+        "curves": {
+            name: [{"seed": run["seed"], "episodes": run["episodes"]} for run in done]
+            for name, done in runs.items()
+        },
+    }
+    how = "" if options.compile == "on" else f"_{options.compile}"
+    how += "_cold" if options.cold else ""
+    how += "" if options.precision == "float32" else f"_{options.precision}"
+    how += worker_suffix(options)
+    path = storage.save(
+        f"train_{options.algorithm}_{storage.file_name(options.env_id)}{how}", result
+    )
+    for name, values in summaries.items():
+        rate, total = values["steps_per_s"], values["total_s"]
+        within = values["steps_per_s_with_compiling"]["median"]
+        learning = values["steps_per_s_while_learning"]
+        print(
+            f"{name:8} {rate['median']:8,.0f} steps/s ({rate['min']:,.0f}–{rate['max']:,.0f}), "
+            f"{within:,.0f} with compiling, {learning['median']:,.0f} "
+            f"({learning['min']:,.0f}–{learning['max']:,.0f}) while it learns, "
+            f"{total['median']:.1f} s from prompt to end ({total['min']:.1f}–{total['max']:.1f})"
+        )
+    for name, ratio in ratios.items():
+        print(
+            f"ratio to {name}: {ratio['steps_per_s']:.2f} in steps/s, "
+            f"{ratio['while_learning']:.2f} while it learns, "
+            f"{ratio['with_compiling']:.2f} with compiling, {ratio['total']:.2f} in all"
+        )
+    print(f"stored: {path.relative_to(storage.RESULTS.parent.parent)}")
+    return 0

@@ -1,0 +1,189 @@
+"""A cache of files that take long to make, as compiled updates do: kept between processes.
+
+A file is found by a key, which is a digest of all that it depends on; its name also holds the
+digest of its own bytes, which are held against it whenever it is taken. The directory is the user's
+own: one that others may write is not used.
+
+    path = find(key, ".pt2")
+    with to_be_made(key, ".pt2") as making:
+        path = making.found or (write(making.path) and making.keep())
+
+Of several processes that want the same, one makes it and the others wait. Nothing is half there:
+what a killed one leaves has another name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Longer than anything takes to be made: who has a lock for so long has been stopped.
+_PATIENCE_S = 600.0
+_MAKING = ".making-"
+
+
+def directory() -> Path:
+    """Where it is: `$HOTLOOP_CACHE`, else `$XDG_CACHE_HOME/hotloop`, else `~/.cache/hotloop`."""
+    own = os.environ.get("HOTLOOP_CACHE")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hotloop"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A file that is kept.
+
+    Attributes:
+        size: bytes.
+        used_s: when it was last taken, or made, seconds since the epoch.
+    """
+
+    path: Path
+    size: int
+    used_s: float
+
+
+def kept() -> list[Kept]:
+    """All of them, the one that was used last first."""
+    found: list[Kept] = []
+    with contextlib.suppress(OSError):
+        for path in directory().iterdir():
+            with contextlib.suppress(OSError):  # somebody else has cleared it
+                about = path.lstat()
+                if stat.S_ISREG(about.st_mode) and "-" in path.stem and path.name[0] != ".":
+                    found.append(Kept(path, about.st_size, about.st_mtime))
+    return sorted(found, key=lambda one: -one.used_s)
+
+
+def clear() -> list[Kept]:
+    """Remove all of them, and what killed processes have left; returns what is gone.
+
+    Raises:
+        OSError: one can't be removed.
+    """
+    gone: list[Kept] = []
+    for one in kept():
+        with contextlib.suppress(FileNotFoundError):
+            one.path.unlink()
+            gone.append(one)
+    for rest in (*directory().glob(f"{_MAKING}*"), *directory().glob(".*.lock")):
+        if rest.is_dir():
+            shutil.rmtree(rest, ignore_errors=True)
+        else:
+            rest.unlink(missing_ok=True)
+    return gone
+
+
+def find(key: str, suffix: str) -> Path | None:
+    """A file that is kept and whole; None: there is none. One that is damaged is removed."""
+    folder = _own_directory()
+    for path in sorted(folder.glob(f"{key}-*{suffix}")) if folder is not None else ():
+        with contextlib.suppress(OSError):
+            about = path.lstat()
+            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
+                continue
+            if path.name == _name(key, path, suffix):
+                with contextlib.suppress(OSError):  # it may be there to be read alone
+                    os.utime(path)
+                return path
+            path.unlink()
+    return None
+
+
+@dataclass(frozen=True)
+class Making:
+    """A file that is being made.
+
+    Attributes:
+        path: where to write it.
+        found: the file, where another process has made it meanwhile.
+    """
+
+    path: Path
+    found: Path | None
+    _folder: Path | None
+    _key: str
+
+    def keep(self) -> Path:
+        """Keep what was written, where that is possible; returns where it is now.
+
+        Where it is not, it is there for as long as the context lasts.
+        """
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                final = self._folder / _name(self._key, self.path, self.path.suffix)
+                os.replace(self.path, final)
+                return final
+        return self.path
+
+
+@contextlib.contextmanager
+def to_be_made(key: str, suffix: str, waits: Callable[[], None] = lambda: None) -> Iterator[Making]:
+    """Make a file that is not there: alone, or after another process has tried to.
+
+    Args:
+        waits: called if another process makes it.
+    """
+    folder = _own_directory()
+    with contextlib.ExitStack() as exits:
+        found = None
+        if folder is not None:
+            is_first = exits.enter_context(_locked(folder / f".{key}.lock", waits))
+            found = None if is_first else find(key, suffix)
+        try:
+            aside = Path(tempfile.mkdtemp(prefix=_MAKING, dir=folder))
+        except OSError:  # there is no room, or it is there to be read alone
+            folder, aside = None, Path(tempfile.mkdtemp(prefix="hotloop-"))
+        exits.callback(shutil.rmtree, aside, ignore_errors=True)
+        yield Making(aside / f"file{suffix}", found, folder, key)
+
+
+def _own_directory() -> Path | None:
+    """The directory, made where it is missing; None: others may write it, or it can't be made."""
+    path = directory()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = path.stat()
+    except OSError:
+        return None
+    is_own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+    return path if is_own and not about.st_mode & 0o022 else None
+
+
+def _name(key: str, path: Path, suffix: str) -> str:
+    return f"{key}-{hashlib.sha256(path.read_bytes()).hexdigest()}{suffix}"
+
+
+@contextlib.contextmanager
+def _locked(path: Path, waits: Callable[[], None]) -> Iterator[bool]:
+    """Hold a lock, which ends with the process; gives whether nobody had it before."""
+    is_first = True
+    with contextlib.ExitStack() as exits:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError:  # there is no room, or it is there to be read alone
+            yield is_first
+            return
+        exits.callback(os.close, descriptor)
+        until = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if is_first:
+                    waits()
+                is_first = False
+                time.sleep(0.1)
+        yield is_first

@@ -1,0 +1,97 @@
+"""Observations of several parts, images among them: an encoder for each, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hotloop.envs.spaces import ObsField, ObsSpec
+from hotloop.policies.encoders.base import Encoder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hotloop.policies.operations import Operations
+
+
+_WIDTH = 64  # of what numbers become
+
+
+class Parts(Encoder):
+    """The features of all images, in their order, and those of the numbers.
+
+    Images have an encoder each; all numbers beside them go through one linear layer and a ReLU, or
+    they would be few among the features of the images.
+
+    Args:
+        kind: of the images' encoders.
+        obs_spec: with several parts, as bytes.
+        prefix: of its parameters' names.
+        layer_norm: of the images' encoders.
+    """
+
+    def __init__(
+        self,
+        kind: type[Encoder],
+        obs_spec: ObsSpec,
+        prefix: str,
+        *,
+        layer_norm: bool = False,
+    ) -> None:
+        self._images: list[tuple[ObsField, Encoder]] = []
+        self._numbers: list[ObsField] = []
+        for k, part in enumerate(obs_spec.layout):
+            if part.dtype == "uint8":
+                layout = (dataclasses.replace(part, start=0, stop=part.stop - part.start),)
+                own = ObsSpec(shape=part.shape, dtype=part.dtype, layout=layout)
+                encoder = kind(own, f"{prefix}.{k}", layer_norm=layer_norm)
+                self._images.append((part, encoder))
+            else:
+                self._numbers.append(part)
+        self._layer = f"{prefix}.numbers"
+        self._num_numbers = sum(math.prod(part.shape) for part in self._numbers)
+        encoders = [encoder for _, encoder in self._images]
+        width = _WIDTH if self._numbers else 0
+        self.num_features = width + sum(one.num_features for one in encoders)
+        self.num_products = self._num_numbers * width + sum(one.num_products for one in encoders)
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        each = [encoder.parameter_shapes() for _, encoder in self._images]
+        shapes = {name: shape for one in each for name, shape in one.items()}
+        if self._numbers:
+            shapes[f"{self._layer}.weight"] = (self._num_numbers, _WIDTH)
+            shapes[f"{self._layer}.bias"] = (_WIDTH,)
+        return shapes
+
+    def features(self, params: Mapping[str, Tensor], obs: Tensor, operations: Operations) -> Tensor:
+        import torch
+
+        features: list[Tensor] = []
+        for part, encoder in self._images:
+            own = obs[:, part.start : part.stop].unflatten(1, part.shape)
+            features.append(encoder.features(params, own, operations))
+        if self._numbers:
+            each = [obs[:, part.start : part.stop] for part in self._numbers]
+            exporting = torch.compiler.is_exporting()
+            numbers = [_decoded(x) if exporting else x.view(torch.float32) for x in each]
+            weight, bias = params[f"{self._layer}.weight"], params[f"{self._layer}.bias"]
+            features.append(operations.linear(torch.cat(numbers, 1), weight, bias).relu())
+        return torch.cat(features, 1)
+
+
+def _decoded(own: Tensor) -> Tensor:
+    """Return the float32 numbers that bytes, (B, 4 n), stand for, by arithmetic: (B, n).
+
+    What can't look at bytes as at something else, such as ONNX, computes this. Numbers below 2⁻¹²⁶
+    become 0.
+    """
+    import torch
+
+    low, middle, high, top = own.unflatten(1, (-1, 4)).to(torch.float32).unbind(2)
+    exponent = 2.0 * torch.remainder(top, 128.0) + (high >= 128.0)
+    mantissa = (65536.0 * torch.remainder(high, 128.0) + 256.0 * middle + low) / 2.0**23
+    magnitude = (1.0 + mantissa) * torch.exp2(exponent - 127.0)
+    magnitude = torch.where(exponent > 0.0, magnitude, torch.zeros_like(magnitude))
+    return torch.where(top >= 128.0, -magnitude, magnitude)

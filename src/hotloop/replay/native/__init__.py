@@ -1,0 +1,1 @@
+"""Compiled code of a replay buffer, which works on addresses; `calls` is what Python calls."""

@@ -1,0 +1,185 @@
+"""Environments in worker processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hotloop.envs import ActionSpec, ObsSpec, environment_name
+from hotloop.errors import ConfigError
+from hotloop.policies import ActingPolicy
+from hotloop.rollouts.protocol import CollectionOptions
+from hotloop.rollouts.workers.messages import Greeting
+from hotloop.rollouts.workers.rollout import ProcessRollout
+from hotloop.rollouts.workers.supervisor import Supervisor
+from hotloop.timing import span
+
+
+class WorkerPool:
+    """Environments in worker processes: W workers with the same number of environments each.
+
+    All workers are started, and their environments made, before this returns. A worker's process
+    has its number in the environment variable `HOTLOOP_WORKER`.
+
+    Args:
+        env: a Gymnasium id, `module:Id`, `envpool:Id`, or a factory that can be imported.
+        num_workers: W.
+        envs_per_worker: environments of each.
+        seed: of the run.
+        env_kwargs: for the environment's constructor or the factory.
+        first_episode: see `make_vec`.
+        stagger: see `make_vec`.
+        timing_dir: where workers record; None: in a directory that is removed with the pool.
+        step_timeout_s: how long a step or a reset may take, or a worker stand still between two,
+            before it is replaced; None: for ever. Making environments, a process's first row and
+            evaluating may take a minute at least.
+        max_failures: how often in all an environment or a worker is replaced.
+
+    Attributes:
+        supervisor: of the workers.
+        workers: their processes.
+
+    Raises:
+        ConfigError: a factory can't be imported; there is no room for so many workers.
+        SpaceError: the workers' spaces differ.
+        UnknownNameError, MissingExtraError, EnvironmentFailure: an environment can't be made, with
+            the worker's number and its traceback; or its process was killed or hung three times.
+    """
+
+    def __init__(
+        self,
+        env: str | Callable[..., Any],
+        *,
+        num_workers: int,
+        envs_per_worker: int = 1,
+        seed: int = 0,
+        env_kwargs: Mapping[str, Any] | None = None,
+        first_episode: int = 0,
+        stagger: int = 0,
+        timing_dir: str | Path | None = None,
+        step_timeout_s: float | None = 300.0,
+        max_failures: int = 100,
+    ) -> None:
+        for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
+            if value < 1:
+                raise ConfigError(f"`{name}` must be at least 1, got {value}")
+        if not hasattr(os, "memfd_create"):
+            raise ConfigError("workers need Linux: leave `workers` out, or set `backend` 'inline'")
+        self.num_workers = num_workers
+        self.envs_per_worker = envs_per_worker
+        self._rollout: ProcessRollout | None = None
+        self._is_closed = False
+        self._own_dir = None
+        if timing_dir is None:
+            self._own_dir = tempfile.TemporaryDirectory(prefix="hotloop-timing-")
+            timing_dir = self._own_dir.name
+        with contextlib.suppress(OSError):  # there will be no timing
+            Path(timing_dir).mkdir(parents=True, exist_ok=True)
+        try:
+            json.dumps(dict(env_kwargs or {}))
+        except TypeError as error:
+            raise ConfigError(
+                f"`env_kwargs` go to workers as JSON, which can't hold them ({error}): pass plain "
+                "numbers, strings, lists and dictionaries"
+            ) from error
+        greeting = Greeting(
+            worker=0,
+            timing_dir=str(timing_dir),
+            env=_importable(env),
+            num_envs=envs_per_worker,
+            seed=seed,
+            env_kwargs=dict(env_kwargs or {}),
+            first_env=0,
+            first_episode=first_episode,
+            stagger=stagger,
+        )
+        self.supervisor = Supervisor(
+            greeting, num_workers, step_timeout_s=step_timeout_s, max_failures=max_failures
+        )
+        self.workers = self.supervisor.workers
+        try:
+            with span("start_workers"):
+                self.supervisor.start()
+        except BaseException:
+            self.close()
+            raise
+        ready = self.supervisor.ready
+        self._obs_spec = ObsSpec.from_json(dict(ready.obs_spec))
+        self._action_spec = ActionSpec.from_json(dict(ready.action_spec))
+
+    @property
+    def num_envs(self) -> int:
+        """N, over all workers."""
+        return self.num_workers * self.envs_per_worker
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """Shape, dtype and layout of one observation."""
+        return self._obs_spec
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        """Kind, shape and bounds of one action."""
+        return self._action_spec
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether `Rollout.restore` can bring environments into the middle of an episode."""
+        return self.supervisor.ready.can_replay
+
+    def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> ProcessRollout:
+        """Begin to collect with them.
+
+        Raises:
+            ConfigError: there is not enough memory for the fragments.
+        """
+        assert self._rollout is None
+        rollout = ProcessRollout(self.supervisor, policy, plan, close=self.close)
+        self._rollout = self.supervisor.rollout = rollout
+        return rollout
+
+    def close(self) -> None:
+        """End all workers, and what their environments started; what lives after 3 s is killed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._rollout is not None:
+            self._rollout.end()
+        self.supervisor.close()
+        if self._rollout is not None:
+            self._rollout.keep_account()
+        if self._own_dir is not None:
+            self._own_dir.cleanup()
+
+
+def _importable(env: str | Callable[..., Any]) -> str:
+    """The name by which a worker makes an environment.
+
+    Raises:
+        ConfigError: it can't be imported by its name.
+    """
+    name = environment_name(env)
+    module, _, attribute = name.rpartition(":")
+    if isinstance(env, str):
+        return name
+    advice = (
+        "put it at the top level of a module, such as my_envs.py, and pass `my_envs.make` or "
+        "'my_envs:make', with its arguments as `env_kwargs`"
+    )
+    if module == "__main__":
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        if spec is None:
+            raise ConfigError(
+                f"the factory {attribute} is defined in the script that runs, which workers don't "
+                f"import: {advice}"
+            )
+        return f"{spec.name}:{attribute}"
+    if "<" in attribute or "." in attribute:
+        raise ConfigError(f"a worker can't import the factory {name}: {advice}")
+    return name

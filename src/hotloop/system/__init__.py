@@ -1,0 +1,1 @@
+"""Questions and requests to the operating system: processes, cores, memory, files, signals."""

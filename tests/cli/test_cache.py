@@ -1,0 +1,39 @@
+"""`hotloop cache`."""
+
+from __future__ import annotations
+
+import pytest
+
+from hotloop import cache
+from hotloop.cli import main
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_showing_and_clearing(directory, capsys):
+    assert main(["cache"]) == 0
+    assert capsys.readouterr().out == f"{directory}: 0 compiled updates, 0.0 MB\n"
+    with cache.to_be_made("0" * 64, ".pt2") as making:
+        making.path.write_bytes(bytes(1_500_000))
+        making.keep()
+    assert main(["cache"]) == 0
+    first, heads, row = capsys.readouterr().out.splitlines()
+    assert first == f"{directory}: 1 compiled update, 1.5 MB"
+    assert heads.split() == ["key", "size", "used"]
+    assert row.split()[:3] == ["0" * 12, "1.5", "MB"]
+    assert main(["cache", "--clear"]) == 0
+    assert capsys.readouterr().out == f"removed 1 compiled update, 1.5 MB from {directory}\n"
+    assert cache.kept() == []
+
+
+def test_what_can_not_be_cleared(directory, capsys, monkeypatch):
+    def fail():
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(cache, "clear", fail)
+    assert main(["cache", "--clear"]) == 1
+    assert f"{directory} can't be cleared (Permission denied): remove" in capsys.readouterr().err

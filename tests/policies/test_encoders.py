@@ -1,0 +1,291 @@
+"""Encoders of images against modules of torch that are written out."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from hotloop.envs.encoding import ObsEncoder
+from hotloop.errors import ConfigError, SpaceError, UnknownNameError
+from hotloop.policies import (
+    ActingPolicy,
+    Network,
+    PolicySnapshot,
+    actor,
+    actor_critic,
+    network_from_json,
+)
+from hotloop.policies.encoders import ENCODERS, choose_encoder, make_encoder
+from hotloop.policies.encoders.parts import _decoded
+from hotloop.policies.layers import learned_operations
+from hotloop.policies.learned import LearnedNetwork
+from tests.policies.test_policies import BOX, DISCRETE
+
+PLAIN = learned_operations("float32")
+ROOM = spaces.Dict(
+    view=spaces.Box(0, 255, (40, 44, 3), np.uint8),
+    goal=spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    near=spaces.Box(0, 255, (9, 12), np.uint8),
+    door=spaces.Discrete(5),
+)
+
+
+def spec_of(*shape, dtype=np.uint8, high=255):
+    return ObsEncoder(spaces.Box(0, high, shape, dtype)).spec
+
+
+def kernel(weight, size):
+    """A weight as it is kept, (k · k · C, H), as torch's (H, C, k, k)."""
+    return weight.reshape(size, size, -1, weight.shape[-1]).permute(3, 2, 0, 1)
+
+
+class Reference(nn.Module):
+    """The same layers by torch's own modules, from images, (B, C, H, W), in 0 … 1."""
+
+    def __init__(self, name, params, prefix="encoder."):
+        super().__init__()
+        self.name = name
+        self.params = {
+            key.removeprefix(prefix): torch.from_numpy(x)
+            for key, x in params.items()
+            if key.startswith(prefix)
+        }
+
+    def convolve(self, x, layer, size, stride, padding=0):
+        weight = self.params[f"{layer}.weight"]
+        module = nn.Conv2d(x.shape[1], weight.shape[1], size, stride, padding)
+        with torch.no_grad():
+            module.weight.copy_(kernel(weight, size))
+            module.bias.copy_(self.params[f"{layer}.bias"])
+        return module(x)
+
+    def linear(self, x, layer):
+        # Rows of pixels first, channels last.
+        flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
+        x = flat @ self.params[f"{layer}.weight"] + self.params[f"{layer}.bias"]
+        if f"{layer}.scale" not in self.params:
+            return x
+        mean, var = x.mean(1, keepdim=True), x.var(1, correction=0, keepdim=True)
+        scale, shift = self.params[f"{layer}.scale"], self.params[f"{layer}.shift"]
+        return (x - mean) / (var + 1e-5).sqrt() * scale + shift
+
+    def forward(self, x):
+        if self.name == "impala":
+            for section in range(3):
+                x = nn.MaxPool2d(3, 2, 1)(self.convolve(x, f"{section}.0", 3, 1, 1))
+                for block in (1, 3):
+                    inner = self.convolve(nn.ReLU()(x), f"{section}.{block}", 3, 1, 1)
+                    inner = self.convolve(nn.ReLU()(inner), f"{section}.{block + 1}", 3, 1, 1)
+                    x = x + inner
+            return nn.ReLU()(self.linear(nn.ReLU()(x), "3"))
+        activate = nn.ReLU() if self.name == "nature" else nn.ELU()
+        last = (3, 1) if self.name == "nature" else (3, 2)
+        for layer, (size, stride) in enumerate(((8, 4), (4, 2), last)):
+            x = activate(self.convolve(x, str(layer), size, stride))
+        return activate(self.linear(x, "3"))
+
+
+def moved(params, seed=3):
+    """Parameters none of which is where it starts."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: x + 0.05 * rng.standard_normal(x.shape).astype(np.float32)
+        for name, x in params.items()
+    }
+
+
+def as_tensors(params):
+    return {name: torch.from_numpy(x) for name, x in params.items()}
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("shape", [(4, 50, 60), (50, 60, 4), (50, 60)])
+@pytest.mark.parametrize("name", ["nature", "impala", "vizdoom"])
+def test_features_are_those_of_the_same_layers_in_torch(name, shape, layer_norm):
+    spec = spec_of(*shape)
+    network = actor_critic(
+        SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), network=name, layer_norm=layer_norm
+    )
+    params = moved(network.initial_parameters(1))
+    obs = np.random.default_rng(2).integers(0, 256, (5, *shape), np.uint8)
+    encoder = make_encoder(name, spec, layer_norm=layer_norm)
+    got = encoder.features(as_tensors(params), torch.from_numpy(obs), PLAIN)
+    images = torch.from_numpy(obs).float() / 255
+    if len(shape) == 2:
+        images = images[:, None]
+    elif shape[-1] == 4:
+        images = images.permute(0, 3, 1, 2)
+    expected = Reference(name, params)(images)
+    assert got.shape == (5, encoder.num_features)
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=2e-4)
+    # Scaled already, as normalised observations are.
+    same = encoder.features(as_tensors(params), torch.from_numpy(obs / np.float32(255)), PLAIN)
+    torch.testing.assert_close(same, got, rtol=1e-3, atol=2e-4)
+
+
+def test_products_are_counted():
+    # 20·20, 9·9 and 7·7 places, as the paper's network has them.
+    nature = make_encoder("nature", spec_of(4, 84, 84))
+    convolutions = 400 * 64 * 4 * 32 + 81 * 16 * 32 * 64 + 49 * 9 * 64 * 64
+    assert nature.num_products == convolutions + 3136 * 512
+    impala = make_encoder("impala", spec_of(8, 8, 3))
+    sections = (64 * 3 * 16, 16 * 4 * 16 * 16, 16 * 16 * 32, 4 * 4 * 32 * 32, 4 * 32 * 32)
+    assert impala.num_products == 9 * (sum(sections) + 4 * 32 * 32) + 32 * 256
+
+
+def test_a_dict_with_images_has_an_encoder_for_each_and_its_numbers():
+    encoder = ObsEncoder(ROOM)
+    rows = np.zeros((6, *encoder.spec.shape), encoder.spec.dtype)
+    observations = [ROOM.sample() for _ in rows]
+    for row, observation in zip(rows, observations, strict=True):
+        encoder.write(observation, row)
+    parts = encoder.spec.unflatten(rows)
+    for name in ("view", "near", "goal"):
+        expected = np.stack([observation[name] for observation in observations])
+        np.testing.assert_array_equal(parts[name], expected)
+        assert parts[name].dtype == expected.dtype
+    assert (parts["door"].argmax(1) == [observation["door"] for observation in observations]).all()
+    size = sum(part.nbytes for part in parts.values()) // len(rows)
+    assert size <= encoder.spec.shape[0] < size + 8  # bytes stay bytes
+
+    made = make_encoder("impala", encoder.spec)
+    network = actor_critic(
+        SimpleNamespace(obs_spec=encoder.spec, action_spec=DISCRETE), network="impala"
+    )
+    params = moved(network.initial_parameters(1))
+    got = made.features(as_tensors(params), torch.from_numpy(rows), PLAIN)
+    names = list(ROOM.spaces)
+    expected, numbers = [], []
+    for name in names:
+        part = torch.from_numpy(np.ascontiguousarray(parts[name])).float()
+        if name in ("view", "near"):
+            image = part.permute(0, 3, 1, 2) if name == "view" else part[:, None]
+            expected.append(
+                Reference("impala", params, f"encoder.{names.index(name)}.")(image / 255)
+            )
+        else:
+            numbers.append(part)
+    weight, bias = (as_tensors(params)[f"encoder.numbers.{x}"] for x in ("weight", "bias"))
+    expected.append(nn.ReLU()(torch.cat(numbers, 1) @ weight + bias))
+    torch.testing.assert_close(got, torch.cat(expected, 1), rtol=1e-3, atol=2e-4)
+
+
+def test_numbers_are_told_from_bytes_by_arithmetic_alone():
+    rng = np.random.default_rng(1)
+    numbers = rng.standard_normal((7, 30)) * 10.0 ** rng.integers(-30, 30, (7, 30))
+    numbers[0, :6] = 0.0, -0.0, 1.0, -1.0, 3.4e38, -1.2e-38
+    numbers = numbers.astype(np.float32)
+    got = _decoded(torch.from_numpy(numbers.view(np.uint8)))
+    np.testing.assert_array_equal(got, numbers)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_beside_images_must_be_finite(value):
+    encoder = ObsEncoder(ROOM)
+    observation = ROOM.sample()
+    observation["goal"][1] = value
+    with pytest.raises(ValueError, match=r"part 'goal': the observation must be finite"):
+        encoder.write(observation, np.zeros(encoder.spec.shape, np.uint8))
+
+
+@pytest.mark.parametrize("space", [ROOM, spaces.Box(0, 255, (3, 36, 36), np.uint8)])
+@pytest.mark.parametrize("kind", ["actor_critic", "greedy", "dueling"])
+def test_what_acts_is_what_learns(space, kind):
+    spec = ObsEncoder(space).spec
+    made_of = SimpleNamespace(obs_spec=spec, action_spec=DISCRETE)
+    if kind == "actor_critic":
+        network = actor_critic(made_of, hidden_sizes=(16,))
+    else:
+        network = actor(made_of, kind, hidden_sizes=(16,))
+    assert not network.acts_without_torch
+    assert network_from_json(network.to_json()) == network
+    params = moved(network.initial_parameters(4))
+    policy = ActingPolicy(network, PolicySnapshot(version=0, params=params))
+    obs = np.random.default_rng(2).integers(0, 256, (5, *spec.shape), np.uint8)
+    if spec.is_packed:
+        for row in obs:
+            ObsEncoder(space).write(space.sample(), row)
+    learned = LearnedNetwork(network)
+    head, value = learned.outputs(learned.layout.pack(params, "cpu"), torch.from_numpy(obs))
+    np.testing.assert_allclose(policy.head(obs), head, rtol=1e-3, atol=2e-4)
+    if value is not None:
+        np.testing.assert_allclose(policy.value(obs), value, rtol=1e-3, atol=2e-4)
+
+
+def test_rounded_convolutions_are_near_exact_ones():
+    spec = spec_of(4, 40, 40)
+    network = actor(SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), "greedy")
+    flat = LearnedNetwork(network).initial(1)
+    obs = torch.randint(0, 256, (6, 4, 40, 40), dtype=torch.uint8)
+    exact = LearnedNetwork(network).values(flat, obs)
+    rounded = LearnedNetwork(network, precision="bfloat16").values(flat, obs)
+    assert not rounded.equal(exact)
+    torch.testing.assert_close(rounded, exact, rtol=0.1, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((4, 84, 84), "nature"),
+        ((84, 84, 3), "nature"),
+        ((64, 36), "nature"),
+        ((10, 10, 4), "impala"),
+        ((35, 80, 3), "impala"),
+        ((128,), "flatten"),
+        ((6, 7, 2), "flatten"),
+    ],
+)
+def test_the_usual_encoder_of_bytes(shape, expected):
+    assert choose_encoder(spec_of(*shape)) == expected
+
+
+def test_floats_are_perceptrons_unless_asked_otherwise():
+    unit = spec_of(1, 40, 40, dtype=np.float32, high=1)
+    assert choose_encoder(unit) == "flatten"
+    network = actor(
+        SimpleNamespace(obs_spec=unit, action_spec=DISCRETE), "greedy", network="nature"
+    )
+    assert isinstance(network, Network)
+    assert network.body.encoder == "nature"
+    assert make_encoder("nature", spec_of(1, 40, 40, dtype=bool, high=1)).num_features == 512
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "message"),
+    [
+        (spec_of(3, 20, 84), "nature", r"at least 36×36 for `network` 'nature', got 20×84: choose"),
+        (spec_of(3, 35, 50), "vizdoom", r"at least 36×36 for `network` 'vizdoom'"),
+        (spec_of(64, 64, 64), "impala", r"of \(64, 64, 64\) that can't be told: transpose"),
+        (spec_of(3, 64, 3), "impala", r"of \(3, 64, 3\) that can't be told: transpose"),
+        (spec_of(4, 84, 84), "perceptron", r"choose `network` 'nature' or 'impala'"),
+        (spec_of(4), "nature", r"must have the shape .* got \(4,\): choose `network` 'perceptron'"),
+        (
+            spec_of(3, 40, 40, dtype=np.float32, high=255),
+            "nature",
+            r"must lie within 0 … 1, but their space says 0.0 … 255.0: give bytes, or divide",
+        ),
+        (
+            ObsEncoder(spaces.Dict(a=spaces.Discrete(3), b=spaces.Discrete(4))).spec,
+            "nature",
+            "have none among their 2 parts: choose 'perceptron'",
+        ),
+        (ObsEncoder(ROOM).spec, "nature", r"at least 36×36 .*, got 9×12: choose 'impala'"),
+        (ObsEncoder(ROOM).spec, "perceptron", r"images of shape \(40, 44, 3\) need convolutions"),
+    ],
+)
+def test_images_that_do_not_fit(spec, name, message):
+    with pytest.raises(SpaceError, match=message):
+        actor(SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), "greedy", network=name)
+
+
+def test_names_that_lead_nowhere():
+    made_of = SimpleNamespace(obs_spec=spec_of(4, 84, 84), action_spec=BOX)
+    with pytest.raises(UnknownNameError, match=r"no network 'natur'; did you mean 'nature'"):
+        actor_critic(made_of, network="natur")
+    numbers = SimpleNamespace(obs_spec=spec_of(4), action_spec=BOX)
+    with pytest.raises(ConfigError, match="`layer_norm` is of encoders of images"):
+        actor_critic(numbers, layer_norm=True)
+    assert set(ENCODERS) == {"flatten", "nature", "impala", "vizdoom"}

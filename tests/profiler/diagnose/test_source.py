@@ -1,0 +1,75 @@
+"""What is read from the source of a program."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from hotloop.profiler.diagnose import source
+
+SCORE = """
+    def score(env, policy, episodes=3):
+        total = 0.0
+        for _ in range(episodes):
+            obs, _ = env.reset()
+            done = False
+            while not done:
+                action = policy(obs)
+                obs, reward, terminated, truncated, _ = env.step(action)
+                total += reward
+                done = terminated or truncated
+        return total / episodes
+"""
+
+
+def written(tmp_path, text):
+    file = tmp_path / "train.py"
+    file.write_text(dedent(text).lstrip("\n"))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "plays"),
+    [
+        ("", "", True),
+        ("total += reward", "total += float(reward); lengths.append(total)", True),
+        ("total += reward", "returns[i] += reward", True),
+        ("total += reward", "rewards.append(reward)", False),
+        ("total += reward", "buffer.add(obs, action)", False),
+        ("total += reward", "states[t] = obs", False),
+        ("total += reward", "self.obs = obs", False),
+        ("total += reward", "q[obs] += 0.1 * (reward - q[obs])", False),
+        ("total += reward", "agent.update(obs, action, reward)", False),
+        ("total += reward", "yield total", False),
+        ("return total / episodes", "return total, obs", False),
+        ("obs, _ = env.reset()", "obs = last", False),
+        ("while not done:", "if True:", True),  # the outer loop is one, too
+        ("obs, reward, terminated, truncated, _ = env.step(action)", "env.step(action)", False),
+    ],
+)
+def test_what_plays_episodes_for_their_score(tmp_path, old, new, plays):
+    file = written(tmp_path, SCORE.replace(old, new) if old else SCORE)
+    assert source.plays_for_a_score(file, 1) is plays
+
+
+def test_no_function_plays_for_nothing(tmp_path):
+    assert not source.plays_for_a_score(written(tmp_path, "x = 1\n"), 1)
+    assert not source.plays_for_a_score(str(tmp_path / "gone.py"), 1)
+
+
+def test_a_comprehension_asks_for_each_or_for_all(tmp_path):
+    file = written(
+        tmp_path,
+        """
+        a = [q(params, one) for one in obs]
+        b = q(params, [one for one in obs])
+        c = {key: q(params, one) for key, one in obs}
+        """,
+    )
+    asks = [
+        source.makes_by_calling(file, source.Block(line, line), frozenset({"q"}))
+        for line in (1, 2, 3)
+    ]
+    assert asks == [True, False, True]
+    assert not source.is_comprehension(file, source.Block(4, 4))

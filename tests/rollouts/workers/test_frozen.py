@@ -1,0 +1,278 @@
+"""Workers that stand still are replaced, wherever they do; those that are only slow are not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+
+from hotloop.policies import actor_critic
+from hotloop.rollouts.workers.shared_memory import DONE, WAITING
+from hotloop.rollouts.workers.supervisor import Supervisor
+from tests.rollouts.workers.pools import (
+    MARK,
+    SCRIPTED,
+    assert_adds_up,
+    assert_same_fragments,
+    begin,
+    kill,
+    make_inline,
+    marked_processes,
+    open_pool,
+    play,
+    wait_until,
+)
+from tests.worker_envs import count_calls
+
+ANYWHERE = "tests.rollouts.workers.frozen:Anywhere"
+REPLACED = "ignore:.*others like it are only counted:RuntimeWarning"
+
+pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.filterwarnings(REPLACED)]
+
+
+def restarts(rollout):
+    return [worker.restarts for worker in rollout.accounting().workers]
+
+
+# --- in the middle of it --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "where", "num_lost"),
+    [
+        ("act 4", "it stood still for 1 s between two steps", 0),
+        ("write 4", "a step of its environments took more than 1 s", 1),
+        ("evaluate 2", "it stood still for 1 s while it evaluated rows", 0),
+        ("step 4", "a step of its environments took more than 1 s", 1),
+        ("reset 2", "a step of its environments took more than 1 s", 1),
+    ],
+)
+def test_a_worker_that_is_stopped_anywhere_is_replaced(tmp_path, call, where, num_lost):
+    played = play(tmp_path, 3, 1, {"1": {call: "stop"}}, env=ANYWHERE, step_timeout_s=1.0)
+    account = played.account
+    assert [worker.restarts for worker in account.workers] == [0, 1]
+    assert account.dropped == ({"worker died": 1} if num_lost else {})
+    assert (account.collected, account.trained) == (48 + num_lost, 48)
+    assert count_calls(tmp_path, "step") == account.collected
+    (warned,) = played.warned
+    assert warned.startswith(f"worker 1: {where} (`step_timeout_s`); a signal has stopped it")
+
+
+@pytest.mark.parametrize("call", ["act 4", "evaluate 2"])
+def test_a_worker_that_deadlocks_is_replaced(tmp_path, monkeypatch, call):
+    monkeypatch.setattr(Supervisor, "start_timeout_s", 3.0)  # else a minute
+    played = play(tmp_path, 3, 1, {"1": {call: "hang"}}, env=ANYWHERE, step_timeout_s=1.0)
+    assert [worker.restarts for worker in played.account.workers] == [0, 1]
+    assert (played.account.collected, played.account.trained) == (48, 48)
+    limit = "1 s between" if call == "act 4" else "3 s while"
+    assert f"it stood still for {limit}" in played.warned[0]
+    assert "(`step_timeout_s`); a deadlock?" in played.warned[0]
+
+
+@pytest.mark.parametrize("schedule", ["barrier", "variable", "async"])
+def test_a_worker_that_is_stopped_while_it_waits_is_replaced(tmp_path, schedule):
+    kwargs = {"directory": str(tmp_path)}
+    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+        rollout = begin(pool, schedule=schedule)
+        rollout.collect()
+        words = rollout._memory[1].words
+        wait_until(lambda: words[WAITING])
+        # What it has nothing to do for is nothing to be replaced for.
+        kill(pool.workers[1], signal.SIGSTOP)
+        until = time.monotonic() + 1.5
+        while schedule != "async" and time.monotonic() < until:
+            pool.supervisor.look(0.02)
+        assert restarts(rollout) == [0, 0]
+        while restarts(rollout) == [0, 0]:
+            rollout.collect()
+        assert rollout.collect()
+        assert_adds_up(rollout.accounting())
+    account = rollout.accounting()
+    assert restarts(rollout) == [0, 1]
+    assert account.dropped.get("worker died", 0) == 0
+    assert account.collected == count_calls(tmp_path, "step")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["barrier", "async"])
+def test_a_network_that_deadlocks_in_a_worker(tmp_path, monkeypatch, schedule):
+    monkeypatch.setenv("LOCK_FILE", str(tmp_path / "lock"))
+    make = partial(actor_critic, network="tests.rollouts.workers.frozen_nets:Deadlocks")
+    kwargs = {"directory": str(tmp_path)}
+    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+        rollout = begin(pool, make=make, schedule=schedule)
+        rollout.collect()
+        wait_until(lambda: rollout._memory[1].words[DONE])
+        (tmp_path / "lock").touch()
+        while restarts(rollout) == [0, 0]:
+            rollout.collect()
+        assert_adds_up(rollout.accounting())
+    assert restarts(rollout) == [0, 1]
+    assert not (tmp_path / "lock").exists()
+
+
+# --- at the start ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["make 1", "ready", "setup 1", "reset 1", "act 1"])
+@pytest.mark.parametrize("fault", ["stop", "kill"])
+def test_what_is_replaced_before_its_first_row_begins_as_if_nothing_had_happened(
+    tmp_path, call, fault
+):
+    kwargs = {"directory": str(tmp_path), "faults": {"1": {call: fault}}}
+    inline = make_inline(ANYWHERE, 2, 1, env_kwargs={"directory": str(tmp_path)})
+    with open_pool(ANYWHERE, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+        if call == "ready":
+            kill(pool.workers[1], signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
+        rollout, whole = begin(pool), begin(inline)
+        for _ in range(3):
+            assert_same_fragments(rollout.collect(), whole.collect())
+            assert rollout.pop_episodes() == whole.pop_episodes()
+        assert restarts(rollout) == [0, 1]
+        assert pool.supervisor.num_failures == 1
+        account = rollout.accounting()
+        assert (account.collected, account.dropped) == (48, {})
+    inline.close()
+
+
+@pytest.mark.parametrize("fault", ["stop", "kill"])
+@pytest.mark.parametrize("call", ["reset 1", "step 1", "step 5", "write 1"])
+def test_what_is_replaced_while_it_resumes_goes_on_where_it_was_to(tmp_path, call, fault):
+    kwargs = {"directory": str(tmp_path), "length": 40}
+    first = make_inline(ANYWHERE, 2, 1, env_kwargs=kwargs)
+    whole = begin(first)
+    whole.collect()
+    state = whole.state()
+    faults = {"1": {"step 9" if call == "write 1" else call: fault}}  # 8 of them are made again
+    with open_pool(ANYWHERE, env_kwargs={**kwargs, "faults": faults}, step_timeout_s=1.0) as pool:
+        rollout = begin(pool)
+        assert rollout.restore(state.to_arrays(), state.position()) == []
+        ours, theirs = rollout.collect(), whole.collect()
+        if call != "write 1":
+            assert_same_fragments(ours, theirs)
+        assert restarts(rollout) == [0, 1]
+    first.close()
+
+
+def test_many_slow_steps_that_are_made_again_are_no_hang(tmp_path):
+    kwargs = {"directory": str(tmp_path), "length": 40}
+    first = make_inline(SCRIPTED, 2, 1, env_kwargs=kwargs)
+    whole = begin(first)
+    whole.collect()
+    state = whole.state()
+    pauses = {"1": 0.4}
+    with open_pool(SCRIPTED, env_kwargs={**kwargs, "pause_s": pauses}, step_timeout_s=1.0) as pool:
+        rollout = begin(pool)
+        assert rollout.restore(state.to_arrays(), state.position()) == []
+        assert restarts(rollout) == [0, 0]
+    first.close()
+
+
+def test_an_episode_that_only_the_first_process_could_repeat_is_cut_off(tmp_path):
+    env, kwargs = (
+        "tests.rollouts.workers.frozen:ForgetsOnce",
+        {"directory": str(tmp_path), "length": 40},
+    )
+    first = make_inline(SCRIPTED, 2, 1, env_kwargs=kwargs)
+    whole = begin(first)
+    whole.collect()
+    state = whole.state()
+    with open_pool(env, env_kwargs=kwargs) as pool:
+        rollout = begin(pool)
+        assert rollout.restore(state.to_arrays(), state.position()) == []
+        kill(pool.workers[1])
+        fragments = rollout.collect()
+        assert [fragment.restarted_envs for fragment in fragments] == [(), (0,)]
+        assert [fragment.obs[0, 0, 0] for fragment in fragments] == [8, 0]
+        running = [episode for episode, _ in rollout.state().position().episodes]
+        assert running == [0, 1]
+        assert [fragment.restarted_envs for fragment in rollout.collect()] == [(), ()]
+    first.close()
+
+
+# --- what only takes its time ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["make 1", "setup 1", "act 1", "evaluate 1", "evaluate 2"])
+def test_what_may_take_long_is_waited_for(tmp_path, call):
+    played = play(tmp_path, 3, 1, {"1": {call: "slow"}}, env=ANYWHERE, step_timeout_s=1.0)
+    assert [worker.restarts for worker in played.account.workers] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_network_that_is_made_slowly_is_waited_for(tmp_path):
+    make = partial(actor_critic, network="tests.rollouts.workers.frozen_nets:SlowToLoad")
+    kwargs = {"directory": str(tmp_path)}
+    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+        rollout = begin(pool, make=make)
+        rollout.collect()
+        assert restarts(rollout) == [0, 0]
+
+
+@pytest.mark.parametrize("plan", [{}, {"overlap": True}, {"schedule": "async"}])
+def test_a_learner_that_takes_its_time_replaces_nobody(tmp_path, plan):
+    kwargs = {"directory": str(tmp_path), "pause_s": {"0": 0.5, "1": 0.02}}
+    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+        rollout = begin(pool, 2, **plan)
+        for _ in range(3):
+            rollout.collect()
+            time.sleep(1.3)
+        assert restarts(rollout) == [0, 0]
+
+
+@pytest.mark.parametrize("is_whole_machine", [False, True])
+def test_a_pause_replaces_nobody(tmp_path, is_whole_machine):
+    code = (
+        "from tests.rollouts.workers.pools import begin, open_pool\n"
+        f"kwargs = {{'directory': {str(tmp_path)!r}, 'pause_s': {{'1': 0.6}}}}\n"
+        f"with open_pool({SCRIPTED!r}, env_kwargs=kwargs, step_timeout_s=2.0) as pool:\n"
+        "    rollout = begin(pool, 4)\n"
+        "    for _ in range(2): rollout.collect()\n"
+        "    print([worker.restarts for worker in rollout.accounting().workers])\n"
+    )
+    learner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: count_calls(tmp_path, "step", 1) >= 3)
+    time.sleep(0.3)  # it has been looked at in this step
+    paused = [learner.pid]
+    if is_whole_machine:
+        paused += [pid for pid in marked_processes(os.environ[MARK]) if pid != learner.pid]
+    for pid in paused:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(3.0)
+    for pid in paused:
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.1 * (pid == learner.pid))  # it looks before the others have gone on
+    out, _ = learner.communicate(timeout=60)
+    assert out == "[0, 0]\n"
+
+
+def test_without_a_limit_nobody_is_replaced(tmp_path):
+    kwargs = {"directory": str(tmp_path)}
+    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=None) as pool:
+        rollout = begin(pool, overlap=True)
+        rollout.collect()
+        kill(pool.workers[1], signal.SIGSTOP)
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            pool.supervisor.look(0.02)
+        kill(pool.workers[1], signal.SIGCONT)
+        rollout.collect()
+        assert restarts(rollout) == [0, 0]
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_stopped_workers_are_closed_in_time(tmp_path):
+    with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
+        rollout = begin(pool)
+        rollout.collect()
+        for worker in pool.workers:
+            kill(worker, signal.SIGSTOP)
+        began = time.monotonic()
+        pool.close()
+        assert time.monotonic() - began < 8
+    assert marked_processes(os.environ[MARK]) == []

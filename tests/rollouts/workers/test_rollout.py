@@ -1,0 +1,544 @@
+import dataclasses
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotloop.algorithms import dqn, ppo, sac
+from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.policies import Exploration, actor
+from hotloop.rollouts import CollectionOptions, environment_weights
+from hotloop.rollouts.workers.schedules import SCHEDULES, fair_shares
+from hotloop.rollouts.workers.shared_memory import BEGUN, DONE, LIMIT
+from hotloop.types import Fragment
+from tests.reference import rollouts as reference
+from tests.rollouts.workers.pools import (
+    Trace,
+    assert_adds_up,
+    assert_same_fragments,
+    assert_same_states,
+    begin,
+    make_inline,
+    open_pool,
+    snapshot_of,
+    wait_until,
+)
+from tests.worker_envs import count_calls
+
+SCRIPTED = "tests.worker_envs:Scripted"
+WAITS = "tests.worker_envs:Waits"
+
+pytestmark = pytest.mark.usefixtures("mark")
+
+
+def actor_of(head):
+    def make(envs):
+        return actor(envs, head, hidden_sizes=(8,))
+
+    return make
+
+
+# --- the same as without workers ------------------------------------------------------------------
+
+
+def check_equality(env, *, num_steps, num_fragments, num_workers=2, num_envs=2, **options):
+    """Workers and the test's own process give the same, over several publications."""
+    kept = {name: options.pop(name) for name in ("make", "exploration") if name in options}
+    stagger = options.get("stagger", 0)
+    kwargs = options.get("env_kwargs")
+    num_episodes = 0
+    with open_pool(env, num_workers, num_envs, **options) as pool:
+        inline = make_inline(env, num_workers, num_envs, stagger=stagger, env_kwargs=kwargs)
+        assert (pool.obs_spec, pool.action_spec) == (inline.obs_spec, inline.action_spec)
+        assert (pool.num_envs, pool.can_replay) == (inline.num_envs, inline.can_replay)
+        ours, theirs = begin(pool, num_steps, **kept), begin(inline, num_steps, **kept)
+        for k in range(num_fragments):
+            assert_same_fragments(ours.collect(), theirs.collect())
+            assert ours.num_transitions == theirs.num_transitions
+            episodes = ours.pop_episodes()
+            assert episodes == theirs.pop_episodes()
+            num_episodes += len(episodes)
+            assert_same_states(ours.state(), theirs.state())
+            for rollout in (ours, theirs):
+                rollout.publish(snapshot_of(rollout.policy.network, k + 1))
+        a, b = ours.accounting(), theirs.accounting()
+        assert (a.collected, a.trained, a.dropped) == (b.collected, b.trained, b.dropped)
+        inline.close()
+    return num_episodes
+
+
+def test_discrete_actions_are_the_same():
+    # Fragments whose length is no divisor of 256, for which noise is drawn ahead.
+    assert check_equality("CartPole-v1", num_steps=20, num_fragments=15, stagger=4) > 10
+
+
+def test_continuous_actions_are_the_same():
+    kwargs = {"g": 9.0}
+    env = "Pendulum-v1"
+    assert check_equality(env, num_steps=50, num_fragments=6, stagger=4, env_kwargs=kwargs) > 4
+
+
+@pytest.mark.parametrize("name", ["vector_of_signs", "same_step_cartpoles"])
+def test_vector_environments_are_the_same(name):
+    env = f"tests.worker_envs:{name}"
+    kwargs = {"num_envs": 3}
+    assert check_equality(env, num_steps=30, num_fragments=4, num_envs=3, env_kwargs=kwargs) > 4
+
+
+@pytest.mark.parametrize(
+    ("env", "kind", "exploration"),
+    [
+        (
+            *("CartPole-v1", "greedy"),
+            Exploration(epsilon=(1.0, 0.1), epsilon_steps=60, random_steps=5),
+        ),
+        ("Pendulum-v1", "squashed_gaussian", Exploration(random_steps=7)),
+        ("Pendulum-v1", "deterministic", Exploration(random_steps=7, noise_std=0.2)),
+    ],
+)
+def test_actors_explore_the_same(env, kind, exploration):
+    options = {"make": actor_of(kind), "exploration": exploration}
+    check_equality(env, num_steps=10, num_fragments=8, num_envs=1, **options)
+
+
+TINY_PPO = {
+    "env_id": "CartPole-v1",
+    "total_timesteps": 256,
+    "num_envs": 4,
+    "workers": 2,
+    "num_steps": 16,
+    "num_minibatches": 2,
+    "update_epochs": 2,
+    "hidden_sizes": (8,),
+    "normalize_obs": True,
+    "normalize_reward": True,
+    "compile": "off",
+}
+TINY_REPLAY = {
+    "total_timesteps": 120,
+    "num_envs": 4,
+    "workers": 2,
+    "learning_starts": 40,
+    "batch_size": 16,
+    "buffer_size": 200,
+    "train_frequency": 2,
+    "update_to_data": 0.25,
+    "hidden_sizes": (8,),
+    "compile": "off",
+    "report_interval": 40,
+    "save_replay": True,
+}
+TRAININGS = {
+    "ppo": (ppo, TINY_PPO),
+    "sac": (sac, {"env_id": "Pendulum-v1", **TINY_REPLAY}),
+    "dqn": (dqn, {"env_id": "CartPole-v1", **TINY_REPLAY}),
+}
+
+
+def train(tmp_path, name, run, *, on_report=None, resume_from=None, **options):
+    module, config = TRAININGS[name]
+    config = module.Config(**{**config, "run_dir": str(tmp_path / run), **options})
+    return module.train(config, on_report=on_report, resume_from=resume_from)
+
+
+def assert_same_result(ours, theirs):
+    assert ours.timesteps == theirs.timesteps
+    params, others = ours.policy.snapshot.params, theirs.policy.snapshot.params
+    assert params.keys() == others.keys()
+    for name, array in params.items():
+        np.testing.assert_array_equal(array, others[name], err_msg=name)
+    checkpoints = [
+        json.loads((one.run_dir / "checkpoints" / "last" / "state.json").read_text())
+        for one in (ours, theirs)
+    ]
+    assert checkpoints[0]["rollout"] == checkpoints[1]["rollout"]
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_training_has_the_same_weights_wherever_its_workers_run(tmp_path, name):
+    processes = train(tmp_path, name, "processes")
+    inline = train(tmp_path, name, "inline", backend="inline")
+    assert_same_result(processes, inline)
+    # What is compared has learned: other weights than those it began with.
+    other = train(tmp_path, name, "other", backend="inline", seed=2)
+    with pytest.raises(AssertionError):
+        assert_same_result(processes, other)
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_a_resumed_training_ends_with_the_same_weights(tmp_path, name):
+    whole = train(tmp_path, name, "whole", backend="inline")
+    middle = whole.timesteps // 2
+    stopped = train(tmp_path, name, "parts", on_report=lambda report: report.timesteps >= middle)
+    assert 0 < stopped.timesteps < whole.timesteps
+    resumed = train(tmp_path, name, "parts", resume_from=stopped.run_dir)
+    assert_same_result(resumed, whole)
+
+
+def test_a_rollout_goes_on_where_another_stood(tmp_path):
+    whole = begin(make_inline("CartPole-v1", 2, 2), 16)
+    for _ in range(3):
+        whole.collect()
+    state = whole.state()
+    want = whole.collect()
+    with open_pool("CartPole-v1", 2, 2) as pool:
+        rollout = begin(pool, 16)
+        assert rollout.restore(state.to_arrays(), state.position()) == []
+        assert rollout.num_transitions == 192
+        assert_same_fragments(rollout.collect(), want)
+        assert_same_states(rollout.state(), whole.state())
+        account = rollout.accounting()
+        assert (account.collected, account.trained) == (64, 64)  # of this run of it
+    whole.close()
+
+
+def test_episodes_that_do_not_repeat_themselves_begin_anew():
+    def rollout_of(envs):
+        return begin(envs, 7)
+
+    env = "tests.toy_envs:Unrepeatable"
+    first = rollout_of(make_inline(env, 2, 2))
+    first.collect()
+    state = first.state()
+    first.close()
+    with open_pool(env, 2, 2) as pool:
+        rollout = rollout_of(pool)
+        assert rollout.restore(state.to_arrays(), state.position()) == [0, 1, 2, 3]
+        fragments = rollout.collect()
+        # ConstantReward's observation is 0, but for an offset ≤ 0.5, at the start alone.
+        assert all((x.obs[0] <= 0.5).all() for x in fragments)
+        assert [episode for episode, _ in rollout.state().position().episodes] == [1, 1, 1, 1]
+
+
+def test_before_the_first_fragment_there_is_nothing_to_keep():
+    with open_pool("CartPole-v1") as pool:
+        rollout = begin(pool)
+        assert rollout.state().position().episodes == ()
+        assert rollout.restore({}, rollout.state().position()) == []
+        assert len(rollout.collect()) == 2
+
+
+def test_a_closed_rollout_says_so():
+    with open_pool("CartPole-v1") as pool:
+        rollout = begin(pool)
+        rollout.collect()
+        rollout.close()
+        rollout.close()
+        with pytest.raises(EnvironmentFailure, match="closed: make a new one"):
+            rollout.collect()
+        assert rollout.accounting().trained == 16
+
+
+def test_what_was_collected_stays_as_it_was():
+    with open_pool("CartPole-v1") as pool:
+        rollout = begin(pool, overlap=True)
+        first = rollout.collect()
+        copies = [
+            Fragment(**{f.name: np.copy(getattr(x, f.name)) for f in dataclasses.fields(x)})
+            for x in first
+        ]
+        for _ in range(4):
+            rollout.collect()
+        for fragment, copy in zip(first, copies, strict=True):
+            np.testing.assert_array_equal(fragment.obs, copy.obs)
+            np.testing.assert_array_equal(fragment.reward, copy.reward)
+            np.testing.assert_array_equal(fragment.last_obs, copy.last_obs)
+
+
+@pytest.mark.parametrize(
+    "plan", [{"schedule": "variable"}, {"schedule": "async"}, {"overlap": True}]
+)
+def test_what_only_workers_can_do_is_refused_inline(plan):
+    inline = make_inline("CartPole-v1", 2, 1)
+    with pytest.raises(ConfigError, match="needs workers"):
+        inline.rollout(None, CollectionOptions(num_steps=8, seed=0, **plan))
+    inline.close()
+
+
+# --- barrier and what is counted ------------------------------------------------------------------
+
+
+def test_the_count_of_a_barrier(tmp_path):
+    kwargs = {"directory": str(tmp_path)}
+    with open_pool(SCRIPTED, 2, 3, env_kwargs=kwargs) as pool:
+        rollout = begin(pool)
+        account = rollout.accounting()
+        assert (account.collected, account.trained, account.in_flight) == (0, 0, 0)
+        for k in range(1, 4):
+            rollout.collect()
+            account = rollout.accounting()
+            # 2 workers × 3 environments × 8 steps, and nobody goes on while the learner learns.
+            assert (account.collected, account.trained, account.in_flight) == (48 * k, 48 * k, 0)
+            assert count_calls(tmp_path, "step") == 48 * k
+        assert [worker.steps for worker in account.workers] == [72, 72]
+    assert rollout.accounting().dropped == {}
+    assert count_calls(tmp_path, "step") == 144
+
+
+def test_the_count_of_an_overlap(tmp_path):
+    kwargs = {"directory": str(tmp_path)}
+    with open_pool(SCRIPTED, 2, 3, env_kwargs=kwargs) as pool:
+        rollout = begin(pool, overlap=True)
+        for _ in range(3):
+            rollout.collect()
+        wait_until(lambda: all(m.words[DONE] == 32 for m in rollout._memory))
+        account = rollout.accounting()
+        # One fragment more than was taken: 4 × 48.
+        assert (account.collected, account.trained, account.in_flight) == (192, 144, 48)
+    account = rollout.accounting()
+    assert (account.collected, account.trained, account.in_flight) == (192, 144, 0)
+    assert account.dropped == {"run ended": 48}
+    assert count_calls(tmp_path, "step") == 192
+
+
+def test_an_overlap_acts_with_the_policy_that_was_there_before(tmp_path):
+    with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
+        rollout = begin(pool, overlap=True)
+        versions = []
+        for k in range(1, 5):
+            fragments = rollout.collect()
+            versions.append([fragment.policy_version for fragment in fragments])
+            # Learning takes as long as it takes.
+            rows = 8 * (k + 1)
+            wait_until(partial(lambda n: all(m.words[DONE] == n for m in rollout._memory), rows))
+            rollout.publish(snapshot_of(rollout.policy.network, k))
+        assert versions == [[0, 0], [0, 0], [1, 1], [2, 2]]
+        assert rollout.accounting().policy_age == (0.75, 1)
+
+
+def test_a_barrier_acts_with_what_was_published_last(tmp_path):
+    with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
+        rollout = begin(pool)
+        for k in range(3):
+            rollout.publish(snapshot_of(rollout.policy.network, 10 * k))
+            assert [fragment.policy_version for fragment in rollout.collect()] == [10 * k] * 2
+        assert rollout.accounting().policy_age == (0.0, 0)
+
+
+def test_resets_of_vector_environments_are_no_transitions():
+    # Each episode is one step, and each reset takes a call: of 8 rows, 4 are transitions.
+    kwargs = {"num_envs": 3}
+    with open_pool("tests.worker_envs:vector_of_signs", 2, 3, env_kwargs=kwargs) as pool:
+        rollout = begin(pool)
+        rollout.collect()
+        account = rollout.accounting()
+        assert (account.collected, account.trained, account.dropped) == (48, 24, {"reset": 24})
+        assert rollout.num_transitions == 24
+
+
+def test_what_a_worker_did_with_its_time(tmp_path):
+    pauses = {"0": 0.01, "1": 0.002}
+    kwargs = {"directory": str(tmp_path), "pause_s": pauses}
+    with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
+        rollout = begin(pool)
+        for _ in range(4):
+            rollout.collect()
+    slow, fast = rollout.accounting().workers
+    assert (slow.worker, slow.steps, slow.restarts, slow.env_failures) == (0, 32, 0, 0)
+    assert (fast.worker, fast.steps, fast.restarts, fast.env_failures) == (1, 32, 0, 0)
+    assert slow.step_share * slow.lived_s >= 0.32
+    assert 0.01 <= slow.step_p50_s <= slow.step_p99_s
+    assert 0.002 <= fast.step_p50_s < slow.step_p50_s
+    assert fast.wait_share > slow.wait_share
+    for one in (slow, fast):
+        shares = (one.step_share, one.reset_share, one.act_share, one.wait_share)
+        assert min(shares) > 0
+        assert sum(shares) <= 1
+    json.dumps(rollout.accounting().to_json())
+
+
+# --- variable -------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=6).flatmap(
+        lambda available: st.tuples(st.just(available), st.integers(0, sum(available)))
+    )
+)
+def test_shares_are_as_even_as_they_can_be(case):
+    available, total = case
+    shares = fair_shares(available, total)
+    assert sum(shares) == total
+    assert all(0 <= share <= have for share, have in zip(shares, available, strict=True))
+    # Who of those that have as much gets one more does not matter.
+    assert sorted(shares) == sorted(reference.fair_shares(available, total))
+
+
+def test_worked_shares():
+    assert fair_shares([8, 2, 8], 12) == [5, 2, 5]
+    assert fair_shares([3, 16], 16) == [3, 13]
+    assert fair_shares([4, 4], 8) == [4, 4]
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=5))
+def test_weights_give_every_environment_the_same_share(sizes):
+    fragments = [
+        Fragment.allocate(*size, obs_shape=(1,), obs_dtype="f4", action_shape=(), action_dtype="i8")
+        for size in sizes
+    ]
+    weights = environment_weights(fragments)
+    steps, envs = zip(*sizes, strict=True)
+    np.testing.assert_allclose(weights, reference.environment_weights(steps, envs), rtol=1e-5)
+    np.testing.assert_allclose(weights.mean(), 1.0, rtol=1e-5)
+    at, sums = 0, []
+    for num_steps, num_envs in sizes:
+        part = weights[at : at + num_steps * num_envs].reshape(num_steps, num_envs)
+        sums += part.sum(0).tolist()
+        at += part.size
+    np.testing.assert_allclose(sums, sums[0], rtol=1e-5)
+
+
+def test_variable_takes_the_whole_of_it_in_uneven_shares(tmp_path):
+    pauses = {"0": 0.0, "1": 0.03}
+    trace = Trace(2)
+    kwargs = {"directory": str(tmp_path), "pause_s": pauses}
+    with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
+        rollout = begin(pool, 10, schedule="variable")
+        shares = []
+        for k in range(1, 7):
+            fragments = rollout.collect()
+            assert [fragment.first_env for fragment in fragments] == [0, 1]
+            shares.append([fragment.num_steps for fragment in fragments])
+            trace.add(fragments)
+            assert_adds_up(rollout.accounting())
+            assert rollout.num_transitions == 20 * k
+            rollout.publish(snapshot_of(rollout.policy.network, k))
+    assert all(sum(share) == 20 for share in shares)
+    fast, slow = np.sum(shares, 0)
+    assert fast > slow > 0
+    episodes = trace.check(10)
+    ended = [(e.env, e.undiscounted_return, e.length) for e in rollout.pop_episodes()]
+    assert sorted(ended) == sorted(episodes)
+    assert len(episodes) > 6
+    assert count_calls(tmp_path, "step") == rollout.accounting().collected
+
+
+def test_variable_is_exact_where_nobody_is_slow(tmp_path):
+    # The policy that acts is the one that was published: values are of the right version.
+    with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
+        rollout = begin(pool, 6, schedule="variable")
+        policy = rollout.policy
+        for _ in range(5):
+            for fragment in rollout.collect():
+                want = policy.value(fragment.obs.reshape(-1, 2)).reshape(fragment.value.shape)
+                np.testing.assert_allclose(fragment.value, want, rtol=1e-5, atol=1e-6)
+                want = policy.value(fragment.next_obs.reshape(-1, 2)).reshape(want.shape)
+                np.testing.assert_allclose(fragment.next_value, want, rtol=1e-5, atol=1e-6)
+                assert not fragment.terminated.any()
+
+
+@pytest.mark.parametrize("where", ["step", "reset"])
+def test_variable_waits_for_a_row_of_every_worker(tmp_path, where):
+    kwargs = {"directory": str(tmp_path), "where": where}
+    with open_pool(WAITS, env_kwargs=kwargs) as pool:
+        rollout = begin(pool, 8, schedule="variable")
+        rollout._set_up()
+        SCHEDULES["variable"].grant(rollout._progress)
+        # The fast worker takes all that there is, while the other is in its first step, or has not
+        # come so far.
+        total = 16 if where == "reset" else 15
+        wait_until(lambda: rollout._memory[0].words[DONE] >= total)
+        (tmp_path / "open").touch()
+        for _ in range(3):
+            fragments = rollout.collect()
+            assert sum(fragment.num_steps for fragment in fragments) == 16
+            assert [fragment.first_env for fragment in fragments] == [0, 1]
+
+
+# --- async ----------------------------------------------------------------------------------------
+
+
+def collect_until_closed(rollout):
+    """Take all that comes until worker 1 waits in its second step, and its first one is taken."""
+    wait_until(lambda: rollout._memory[1].words[BEGUN] == 2)
+    while rollout._groups[1].taken < 1:
+        rollout.collect()
+
+
+def test_async_gives_what_there_is(tmp_path):
+    kwargs = {"directory": str(tmp_path), "num_free": 1}
+    with open_pool(WAITS, env_kwargs=kwargs) as pool:
+        rollout = begin(pool, 4, schedule="async", minimum=5)
+        rollout.collect()
+        collect_until_closed(rollout)
+        taken = 0
+        while taken < 30:  # the worker that waits in its second step holds nobody up
+            fragments = rollout.collect()
+            assert [fragment.first_env for fragment in fragments] == [0]
+            # At least the minimum, and never more than its two slots hold.
+            assert 5 <= fragments[0].num_steps <= 8
+            taken += fragments[0].num_steps
+        (tmp_path / "open").touch()
+        firsts = []
+        while 1 not in firsts:
+            firsts += [fragment.first_env for fragment in rollout.collect()]
+        assert_adds_up(rollout.accounting())
+    account = rollout.accounting()
+    assert account.collected == count_calls(tmp_path, "step")
+
+
+def test_async_bounds_the_age_of_what_is_learned_from(tmp_path):
+    bound, ages = 3, []
+    kwargs = {"directory": str(tmp_path), "num_free": 1}
+    with open_pool(WAITS, env_kwargs=kwargs) as pool:
+        rollout = begin(pool, 4, schedule="async", max_policy_age=bound)
+        version = 0
+        rollout.collect()
+        # Worker 1 is in a step with version 0: so many updates may be made, and not one more.
+        collect_until_closed(rollout)
+        while rollout.updates_allowed():
+            version += 1
+            rollout.publish(snapshot_of(rollout.policy.network, version))
+            if rollout.updates_allowed():
+                rollout.collect()
+        assert version == bound
+        (tmp_path / "open").touch()
+        for _ in range(40):
+            for fragment in rollout.collect():
+                ages.append(version - fragment.policy_version)
+            allowed = rollout.updates_allowed()
+            assert 0 <= allowed <= bound
+            if allowed:
+                version += allowed
+                rollout.publish(snapshot_of(rollout.policy.network, version))
+        mean, greatest = rollout.accounting().policy_age
+    assert max(ages) == greatest == bound
+    assert 0 < mean < bound
+
+
+def test_async_waits_for_what_would_become_too_old(tmp_path):
+    kwargs = {"directory": str(tmp_path), "num_free": 1}
+    with open_pool(WAITS, env_kwargs=kwargs) as pool:
+        rollout = begin(pool, 4, schedule="async", max_policy_age=1)
+        rollout.collect()
+        collect_until_closed(rollout)
+        rollout.publish(snapshot_of(rollout.policy.network, 1))
+        assert rollout.updates_allowed() == 0
+        looked = []
+
+        def look(timeout_s, real=pool.supervisor.look):
+            # Worker 0 has long filled both its slots: only the other is waited for.
+            looked.append(rollout._progress.available())
+            if len(looked) == 5:
+                (tmp_path / "open").touch()
+            real(timeout_s)
+
+        pool.supervisor.look = look
+        words = rollout._memory[0].words
+        wait_until(lambda: words[DONE] == words[LIMIT])
+        ready = words[DONE] - rollout._groups[0].taken
+        fragments = rollout.collect()
+        assert len(looked) >= 5
+        assert all(available == [ready, 0] for available in looked[:5])
+        assert [fragment.first_env for fragment in fragments] == [0, 1]
+        assert rollout.updates_allowed() == 1
+
+
+def test_there_is_no_bound_but_for_async():
+    with open_pool("CartPole-v1", 1) as pool:
+        rollout = begin(pool)
+        rollout.collect()
+        assert rollout.updates_allowed() is None

@@ -1,0 +1,145 @@
+"""Files that are kept: whole or not there, made by one, the user's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hotloop import cache
+
+KEY = "0" * 64
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def make(content=b"code", key=KEY):
+    with cache.to_be_made(key, ".pt2") as making:
+        making.path.write_bytes(content)
+        return making.keep()
+
+
+def test_what_is_kept_is_found(directory):
+    assert cache.find(KEY, ".pt2") is None
+    path = make()
+    assert path.parent == directory
+    assert cache.find(KEY, ".pt2") == path
+    assert cache.find("1" * 64, ".pt2") is None
+    assert cache.find(KEY, ".so") is None
+    assert path.read_bytes() == b"code"
+    assert os.stat(directory).st_mode & 0o777 == 0o700
+    (one,) = cache.kept()
+    assert (one.path, one.size) == (path, 4)
+
+
+def test_what_was_used_last_is_first():
+    paths = [make(key=str(k) * 64) for k in range(3)]
+    for k, path in enumerate(paths):
+        os.utime(path, (k, k))
+    assert [one.path for one in cache.kept()] == paths[::-1]
+    cache.find("0" * 64, ".pt2")
+    assert cache.kept()[0].path == paths[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"cod", b"codf", b"code and more"])
+def test_what_is_damaged_is_removed(content):
+    path = make()
+    path.write_bytes(content)
+    assert cache.find(KEY, ".pt2") is None
+    assert not path.exists()
+
+
+def test_a_link_is_not_followed(tmp_path):
+    path = make()
+    elsewhere = tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    assert cache.find(KEY, ".pt2") is None
+
+
+def test_a_directory_that_others_may_write_is_not_used(directory):
+    make()
+    directory.chmod(0o777)
+    assert cache.find(KEY, ".pt2") is None
+    with cache.to_be_made(KEY, ".pt2") as making:
+        making.path.write_bytes(b"code")
+        path = making.keep()
+        assert directory not in path.parents
+        assert path.read_bytes() == b"code"  # for as long as it is needed
+    assert not path.exists()
+
+
+def test_where_it_can_not_be_made(directory):
+    directory.write_text("a file")
+    assert cache.find(KEY, ".pt2") is None
+    assert cache.kept() == []
+    with cache.to_be_made(KEY, ".pt2") as making:
+        making.path.write_bytes(b"code")
+        assert making.keep() == making.path
+
+
+def test_what_fails_leaves_nothing(directory):
+    def fail():
+        with cache.to_be_made(KEY, ".pt2") as making:
+            making.path.write_bytes(b"co")
+            raise RuntimeError("no room")
+
+    with pytest.raises(RuntimeError, match="no room"):
+        fail()
+    assert cache.kept() == []
+    assert [path.name for path in directory.iterdir()] == [f".{KEY}.lock"]
+
+
+def test_clearing(directory):
+    make()
+    (directory / ".making-of-a-killed-one").mkdir()
+    assert [one.size for one in cache.clear()] == [4]
+    assert list(directory.iterdir()) == []
+    assert cache.clear() == []
+
+
+MAKES = """
+import sys, time
+from hotloop import cache
+
+with cache.to_be_made(sys.argv[1], ".pt2", lambda: print("waits", flush=True)) as making:
+    print("found" if making.found else "makes", flush=True)
+    if making.found is None:
+        time.sleep(float(sys.argv[2]))
+        making.path.write_bytes(b"code")
+        making.keep()
+"""
+
+
+def start(seconds):
+    command = [sys.executable, "-c", MAKES, KEY, str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_one_makes_it_and_the_others_wait():
+    first = start(1.0)
+    assert first.stdout.readline() == "makes\n"
+    others = [start(9.0) for _ in range(2)]
+    assert [one.communicate(timeout=30)[0] for one in others] == ["waits\nfound\n"] * 2
+    first.communicate()
+    assert len(cache.kept()) == 1
+
+
+def test_who_is_killed_is_followed_by_another():
+    first = start(60.0)
+    assert first.stdout.readline() == "makes\n"
+    other = start(0.0)
+    assert other.stdout.readline() == "waits\n"
+    time.sleep(0.2)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert other.communicate(timeout=30)[0] == "makes\n"
+    assert len(cache.kept()) == 1
