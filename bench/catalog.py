@@ -200,6 +200,7 @@ BENCHES: dict[str, Bench] = {
             Table(PROFILER, "examples table", profiler.examples_table),
             Table(PROFILER, "cost table", profiler.cost_table),
             Table(PROFILER, "report table", profiler.report_table),
+            Table(PROFILER, "stages table", profiler.stages_table),
         ),
     ),
     # No run of `all`: whoever reads what the unseen half says has seen it.

@@ -21,6 +21,9 @@ each of which is stored by itself:
 - `report`: CPU time of `hotloop report DIR --html FILE`, Python's start included, of the same
   programs' profiles. `profiler_report.json`: `programs`, by name: `processes`, `recorded_s`,
   `cpu_s`.
+- `stages`: shares of environments, acting, replay and updates, beside timers placed by hand in
+  the scripts of staged/ (it needs Stable-Baselines3). `profiler_stages.json`: `programs`, by name,
+  by stage: `by_hand`, `by_profile` (shares, medians of `rounds`), `off` (of their differences).
 
 A figure is {"median", "min", "max"}.
 """
@@ -42,6 +45,7 @@ import numpy as np
 
 from bench import storage
 from bench.parts import run_parts
+from bench.profiler import stages
 from hotloop import timing
 from hotloop.profiler.diagnose import Diagnosis, diagnose
 from hotloop.profiler.session import Session
@@ -276,7 +280,12 @@ def main() -> int:
     return run_parts(
         "profiler",
         __doc__,
-        {"examples": examples, "cost": cost, "report": report},
+        {
+            "examples": examples,
+            "cost": cost,
+            "report": report,
+            "stages": lambda scale, rounds: stages.measure(scale.seconds, rounds),
+        },
         scale=Scale(seconds=15.0),
         quick=Scale(seconds=4.0),
         seconds="of a slow program, roughly",

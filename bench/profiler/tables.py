@@ -6,6 +6,7 @@ from typing import Any
 
 from bench import storage
 from bench.markdown import table
+from bench.profiler.stages import CLOSE, STAGES
 
 
 def _gain(figure: dict[str, float] | None) -> str:
@@ -67,4 +68,20 @@ def report_table() -> str:
         cpu = one["cpu_s"]
         told = f"{cpu['median']:.2f} ({cpu['min']:.2f}–{cpu['max']:.2f})"
         rows.append([about, str(one["processes"]), f"{one['recorded_s']:.0f}", told])
+    return table(*rows)
+
+
+def stages_table() -> str:
+    """Shares of the stages by hand, and how far the profile's are off, in points."""
+    result = storage.load("profiler_stages")
+    rows = [["program", *STAGES, f"within {CLOSE:.0%}"]]
+    for about, by_stage in result["programs"].items():
+        close = sum(abs(one["off"]) <= CLOSE for one in by_stage.values())
+        rows.append(
+            [
+                about,
+                *(f"{one['by_hand']:.1%} ({one['off'] * 100:+.1f})" for one in by_stage.values()),
+                f"{close} of {len(by_stage)}",
+            ]
+        )
     return table(*rows)

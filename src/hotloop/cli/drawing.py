@@ -17,8 +17,8 @@ from hotloop.cli.live import left_s
 if TYPE_CHECKING:
     from hotloop.runs import Report
 
-# It is ready to draw some 0.8 s after it has started.
-_SOON_S = 2.0
+# It is ready to draw some 0.8 s after it has started; training so few steps takes hardly longer.
+_SOON_S, _FEW_STEPS = 2.0, 50_000
 _AT_MOST_S = 30.0
 _CODE = """
 import sys
@@ -39,8 +39,18 @@ class Drawing:
         self._has_begun = False
 
     def prepare(self, report: Report) -> None:
-        """Start the process, once, when the run is about to end."""
-        if self._has_begun or not left_s(report) < _SOON_S:
+        """Start the process when the run is about to end."""
+        if left_s(report) < _SOON_S:
+            self._begin()
+
+    def prepare_short(self, total_timesteps: int) -> None:
+        """Start the process at once, where there is not much else to wait for."""
+        if total_timesteps <= _FEW_STEPS:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Start the process, once."""
+        if self._has_begun:
             return
         self._has_begun = True
         if "matplotlib" in sys.modules or "HOTLOOP_PROFILE" in os.environ:

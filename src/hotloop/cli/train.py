@@ -221,6 +221,7 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
     live, drawing, start = LiveLine(), Drawing(), _start()
     with end_once() as ending, contextlib.ExitStack() as exits:
         exits.callback(drawing.end)
+        drawing.prepare_short(config.total_timesteps)
 
         def on_report(report: Report) -> None:
             live.show(report)

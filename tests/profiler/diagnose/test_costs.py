@@ -534,6 +534,59 @@ def test_one_state_at_a_time_in_a_list(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("made", "is_told"),
+    [
+        ("[float(tanh(row @ weights)) for row in obs]", True),
+        ("[np.dot(row, weights) for row in obs]", True),
+        ("max(row.dot(weights) for row in obs)", True),
+        ("obs @ weights", False),
+        ("[obs @ weights for weights in population]", False),
+        ("[row @ rows for row, rows in zip(obs, others)]", False),
+    ],
+)
+def test_products_row_by_row(tmp_path, made, is_told):
+    line = f"probe = {made}"
+    text = TRAIN.replace("action = agent(step)", f"action = agent(step)\n            {line}")
+    program = healthy(Program(tmp_path, text))
+    program.at(("<module>", "train(env, agent, [])"), ("train", line), seconds=10)
+    found = [one for one in program.found() if one.rule == "one-at-a-time"]
+    assert [one.places[0].line for one in found] == ([program.line(line)] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("made", "then", "is_told"),
+    [
+        ("[]", "", True),
+        ("[]", "self.seen.pop(0)", False),
+        ("[]", "self.seen = self.seen[-9:]", False),
+        ("deque(maxlen=9)", "", False),
+    ],
+)
+def test_lists_that_grow_within_an_environment(tmp_path, made, then, is_told):
+    text = f"""
+        class Env:
+            def __init__(self):
+                self.seen = {made}
+
+            def step(self, action):
+                self.seen.append(action)
+                spread = np.array(self.seen)
+                {then}
+                return spread
+
+        while True:
+            env.step(agent(obs))
+            loss.backward()
+    """
+    program = Program(tmp_path, text)
+    step = "env.step(agent(obs))"
+    program.at(("<module>", step), ("Env.step", "spread = np.array(self.seen)"), seconds=6)
+    program.at(("<module>", "loss.backward()"), below=(BACKWARD,), seconds=4)
+    found = [one for one in program.found() if one.rule == "walked-each-step"]
+    assert [one.places[0].line for one in found] == ([7] if is_told else [])
+
+
 def test_where_main_waits_for_a_thread_s_cost_is_told(tmp_path):
     text = """
         def answer():

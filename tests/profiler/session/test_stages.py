@@ -1,15 +1,13 @@
-"""The stage that a sample is in: by hand, and against timers placed by hand in real scripts."""
+"""The stage that a sample is in; `python -m bench profiler --part stages` compares with timers."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
 from pathlib import Path
 
 import pytest
 
 from hotloop.profiler.session import Frame, Stack
-from hotloop.profiler.session.stages import Share, path_weights, stage_by_key, stage_of, stages
+from hotloop.profiler.session.stages import path_weights, stage_by_key, stage_of, stages
 from tests.profiler.programs import record, write
 from tests.profiler.sessions import period, process, seen
 
@@ -113,6 +111,22 @@ def test_a_loop_in_one_piece(tmp_path: Path) -> None:
         assert found[sample.path, sample.stack] == stage, lines[stack.lines[0] - 1]
 
 
+def test_an_action_in_another_form_is_still_one(tmp_path: Path) -> None:
+    text = LOOP.replace(
+        "action = agent(obs)\n", "action = agent(obs)\n            given = action.cpu().numpy()\n"
+    )
+    file = write(tmp_path, text.replace("step(action)", "step(given.reshape(-1))"), "train.py")
+    lines = file.read_text().splitlines()
+    rows = []
+    for text, path in (("obs = envs.step(given", "vector_step"), ("action = agent(obs)", "")):
+        (number,) = [i for i, line in enumerate(lines, 1) if line.strip().startswith(text)]
+        rows.append(seen(f"train ({file}:{number})", *([] if path else ["f (/x.py:1)"]), path=path))
+    one = process(samples=rows)
+    found = stage_by_key(one)
+    stages_found = [found[sample.path, sample.stack] for sample in one.samples]
+    assert stages_found == ["env", "act"]
+
+
 def test_functions_that_do_one_thing(tmp_path: Path) -> None:
     file = str(write(tmp_path, "pass\n", "agent.py"))
     rows = [
@@ -182,266 +196,10 @@ def test_spans_that_no_sample_was_taken_in_have_their_time() -> None:
     assert stages(one).total.elapsed_ns == 0
 
 
-# --- against timers placed by hand ----------------------------------------------------------------
-
-TIMERS = """
-import atexit, json, sys, time
-
-_spent, _open = {}, []
-
-
-class timer:
-    "Wall time in a stage, without what is another one's within it."
-
-    def __init__(self, stage):
-        self.stage = stage
-
-    def __enter__(self):
-        now = time.perf_counter()
-        if _open:
-            _spent[_open[-1][0]] = _spent.get(_open[-1][0], 0.0) + now - _open[-1][1]
-        _open.append([self.stage, now])
-
-    def __exit__(self, *_):
-        now = time.perf_counter()
-        stage, since = _open.pop()
-        _spent[stage] = _spent.get(stage, 0.0) + now - since
-        if _open:
-            _open[-1][1] = now
-
-
-def timed(owner, name, stage):
-    function = getattr(owner, name)
-
-    def call(*args, **kwargs):
-        with timer(stage):
-            return function(*args, **kwargs)
-
-    setattr(owner, name, call)
-
-
-_began = time.perf_counter()
-
-
-@atexit.register
-def _tell():
-    with open("timers.json", "w") as file:
-        json.dump({**_spent, "whole": time.perf_counter() - _began}, file)
-"""
-
-SB3 = (
-    TIMERS
-    + """
-import gymnasium as gym
-import torch
-from stable_baselines3 import PPO, SAC
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
-
-
-def measure(model):
-    # In the instances, around what the profiler has wrapped in their classes.
-    timed(model, "train", "update")
-    timed(model.env, "step", "env")
-    if model.replay_buffer if hasattr(model, "replay_buffer") else False:
-        timed(model.replay_buffer, "sample", "replay")
-        timed(model.replay_buffer, "add", "replay")
-        timed(model.policy, "predict", "act")
-    else:
-        timed(model.rollout_buffer, "add", "replay")
-        timed(model.policy, "forward", "act")
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    if sys.argv[1] == "sac":
-        env = gym.make("Pendulum-v1")
-        model = SAC("MlpPolicy", env, verbose=0)
-        measure(model)
-        model.learn(total_timesteps=900, log_interval=4)
-    else:
-        vec_env = make_vec_env(
-            "CartPole-v1",
-            n_envs=4,
-            vec_env_cls={"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[sys.argv[1]],
-        )
-        model = PPO("MlpPolicy", vec_env, verbose=0, n_steps=512)
-        measure(model)
-        model.learn(total_timesteps=int(sys.argv[2]))
-        obs = vec_env.reset()
-        vec_env.close()
-"""
-)
-
-SINGLE_FILE = (
-    TIMERS
-    + """
-# A training loop in one piece.
-import random
-import gymnasium as gym
-import numpy as np
-import torch
-import torch.nn as nn
-import torch.optim as optim
-from torch.distributions.categorical import Categorical
-
-
-def layer_init(layer, std=np.sqrt(2), bias_const=0.0):
-    torch.nn.init.orthogonal_(layer.weight, std)
-    torch.nn.init.constant_(layer.bias, bias_const)
-    return layer
-
-
-class Agent(nn.Module):
-    def __init__(self, envs):
-        super().__init__()
-        size = int(np.array(envs.single_observation_space.shape).prod())
-        self.critic = nn.Sequential(
-            layer_init(nn.Linear(size, 64)), nn.Tanh(), layer_init(nn.Linear(64, 64)), nn.Tanh(),
-            layer_init(nn.Linear(64, 1), std=1.0),
-        )
-        self.actor = nn.Sequential(
-            layer_init(nn.Linear(size, 64)), nn.Tanh(), layer_init(nn.Linear(64, 64)), nn.Tanh(),
-            layer_init(nn.Linear(64, envs.single_action_space.n), std=0.01),
-        )
-
-    def get_value(self, x):
-        return self.critic(x)
-
-    def get_action_and_value(self, x, action=None):
-        probs = Categorical(logits=self.actor(x))
-        if action is None:
-            action = probs.sample()
-        return action, probs.log_prob(action), probs.entropy(), self.critic(x)
-
-
-if __name__ == "__main__":
-    num_envs, num_steps, num_iterations = 4, 128, int(sys.argv[1])
-    batch_size = num_envs * num_steps
-    minibatch_size = batch_size // 4
-    random.seed(1)
-    np.random.seed(1)
-    torch.manual_seed(1)
-    torch.set_num_threads(1)
-    envs = gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(num_envs)])
-    agent = Agent(envs)
-    optimizer = optim.Adam(agent.parameters(), lr=2.5e-4, eps=1e-5)
-    obs = torch.zeros((num_steps, num_envs) + envs.single_observation_space.shape)
-    actions = torch.zeros((num_steps, num_envs) + envs.single_action_space.shape)
-    logprobs = torch.zeros((num_steps, num_envs))
-    rewards = torch.zeros((num_steps, num_envs))
-    dones = torch.zeros((num_steps, num_envs))
-    values = torch.zeros((num_steps, num_envs))
-    next_obs, _ = envs.reset(seed=1)
-    next_obs = torch.Tensor(next_obs)
-    next_done = torch.zeros(num_envs)
-
-    for iteration in range(num_iterations):
-        for step in range(num_steps):
-            obs[step] = next_obs
-            dones[step] = next_done
-            with timer("act"):
-                with torch.no_grad():
-                    action, logprob, _, value = agent.get_action_and_value(next_obs)
-                    values[step] = value.flatten()
-            actions[step] = action
-            logprobs[step] = logprob
-            with timer("env"):
-                next_obs, reward, terminations, truncations, infos = envs.step(action.numpy())
-            next_done = np.logical_or(terminations, truncations)
-            rewards[step] = torch.tensor(reward).view(-1)
-            next_obs, next_done = torch.Tensor(next_obs), torch.Tensor(next_done)
-
-        with torch.no_grad():
-            next_value = agent.get_value(next_obs).reshape(1, -1)
-            advantages = torch.zeros_like(rewards)
-            lastgaelam = 0
-            for t in reversed(range(num_steps)):
-                if t == num_steps - 1:
-                    nextnonterminal = 1.0 - next_done
-                    nextvalues = next_value
-                else:
-                    nextnonterminal = 1.0 - dones[t + 1]
-                    nextvalues = values[t + 1]
-                delta = rewards[t] + 0.99 * nextvalues * nextnonterminal - values[t]
-                lastgaelam = delta + 0.99 * 0.95 * nextnonterminal * lastgaelam
-                advantages[t] = lastgaelam
-            returns = advantages + values
-
-        b_obs = obs.reshape((-1,) + envs.single_observation_space.shape)
-        b_logprobs = logprobs.reshape(-1)
-        b_actions = actions.reshape((-1,) + envs.single_action_space.shape)
-        b_advantages = advantages.reshape(-1)
-        b_returns = returns.reshape(-1)
-        b_inds = np.arange(batch_size)
-        with timer("update"):
-            for epoch in range(4):
-                np.random.shuffle(b_inds)
-                for start in range(0, batch_size, minibatch_size):
-                    mb_inds = b_inds[start : start + minibatch_size]
-                    _, newlogprob, entropy, newvalue = agent.get_action_and_value(
-                        b_obs[mb_inds], b_actions.long()[mb_inds]
-                    )
-                    logratio = newlogprob - b_logprobs[mb_inds]
-                    ratio = logratio.exp()
-                    with torch.no_grad():
-                        approx_kl = ((ratio - 1) - logratio).mean()
-                    mb_advantages = b_advantages[mb_inds]
-                    mb_advantages = (mb_advantages - mb_advantages.mean()) / (
-                        mb_advantages.std() + 1e-8
-                    )
-                    pg_loss1 = -mb_advantages * ratio
-                    pg_loss2 = -mb_advantages * torch.clamp(ratio, 0.8, 1.2)
-                    pg_loss = torch.max(pg_loss1, pg_loss2).mean()
-                    v_loss = 0.5 * ((newvalue.view(-1) - b_returns[mb_inds]) ** 2).mean()
-                    loss = pg_loss - 0.01 * entropy.mean() + v_loss * 0.5
-                    optimizer.zero_grad()
-                    loss.backward()
-                    nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
-                    optimizer.step()
-    envs.close()
-"""
-)
-
-
-def compared(directory: Path, text: str, *arguments: str) -> dict[str, tuple[float, float]]:
-    """Shares of the stages, of the whole time since the timers began: by hand, by the profile."""
-    script = write(directory, text)
-    done, session = record(directory, str(script), *arguments)
+def test_a_script_in_one_piece(tmp_path: Path) -> None:
+    script = Path(__file__).parents[3] / "bench" / "profiler" / "staged" / "ppo.py"
+    done, session = record(tmp_path, str(script), "CartPole-v1", "8", str(tmp_path / "times.json"))
     assert done.returncode == 0, done.stderr
-    spent = json.loads((directory / "timers.json").read_text())
-    whole = spent.pop("whole")
     found = stages(session.main)
-    return {
-        stage: (
-            spent.get(stage, 0.0) / whole,
-            found.by_stage.get(stage, Share()).elapsed_ns / 1e9 / whole,
-        )
-        for stage in ("env", "act", "update", "replay")
-    }
-
-
-def check(by_stage: dict[str, tuple[float, float]]) -> None:
-    for stage, (by_hand, by_profile) in by_stage.items():
-        assert abs(by_hand - by_profile) < 0.05, (stage, by_stage)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("stable_baselines3") is None,
-    reason="stable-baselines3 is not installed",
-)
-@pytest.mark.parametrize("arguments", [("dummy", "16000"), ("subproc", "12000"), ("sac",)])
-def test_stable_baselines3_against_timers(tmp_path, arguments) -> None:
-    by_stage = compared(tmp_path, SB3, *arguments)
-    check(by_stage)
-    # There is something to be wrong about.
-    assert by_stage["update"][0] > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-def test_a_single_file_against_timers(tmp_path) -> None:
-    by_stage = compared(tmp_path, SINGLE_FILE, "60")
-    check(by_stage)
-    assert min(by_stage[stage][0] for stage in ("env", "act", "update")) > 0.05
+    assert min(found.share(stage) for stage in ("env", "act", "replay", "update")) > 0
+    assert found.share("replay") < min(found.share("act"), found.share("update"))

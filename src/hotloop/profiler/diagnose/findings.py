@@ -17,12 +17,14 @@ CLAIMED = 0.2
 # A function whose lines are all alike is as a rule what the program is for; what comes once is no
 # part of the loop.
 SPREAD = 0.3
+# Of a loop shorter than this, nothing is known.
+LEAST_LOOP_NS = 0.5e9
 
 
 def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
     """All costs that are worth a word."""
     found: list[Diagnosis] = []
-    for cost in costs.costs:
+    for cost in costs.costs if costs.loop_ns >= LEAST_LOOP_NS else ():
         share = cost.ns / costs.loop_ns
         if share < WASTE:
             break  # the rest are smaller

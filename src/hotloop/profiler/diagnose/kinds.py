@@ -45,6 +45,11 @@ RENDERING = Kind(
     "environments are rendered while training",
     "Render in evaluations alone (`render_mode=None` for training), or every hundredth episode.",
 )
+FIGURES = Kind(
+    "figures",
+    "figures and films are drawn in the loop",
+    "Keep the numbers and draw once, at the end, or in a process of its own.",
+)
 MADE_ANEW = Kind(
     "environments-made-anew",
     "environments are made anew in the loop",
@@ -218,7 +223,8 @@ _FRAMES: tuple[tuple[Kind, str, str | None], ...] = (
         r"(?i)(^|\.|_)(save|savez|dump|write)",
     ),
     (RENDERING, r"/(gymnasium|gym|mujoco|dm_control|pybullet)", r"(^|\.|_)render"),
-    (RENDERING, r"/(matplotlib|moviepy|imageio|PIL)/", None),
+    (FIGURES, r"/(matplotlib|seaborn|plotly|moviepy|imageio)/", None),
+    (FIGURES, r"/PIL/", r"(^|\.|_)save"),
     (
         MADE_ANEW,
         r"/(gymnasium|gym)/(envs/registration\.py$)|/stable_baselines3/common/env_util\.py$",

@@ -4,9 +4,10 @@ Every sample of what the program's time depends on is either *inherent* or a cos
 user's code. Inherent is, by the test that `Program.nature` makes:
 
 * a step or reset of an environment that is a library's, or the user's own but for blocking calls,
-  loops over elements, what a wrapper adds, and known kinds of waste;
+  loops over elements, lists that grow and are gone through, what a wrapper adds, and known kinds of
+  waste;
 * a network's forward or backward pass, an optimizer's step, a compiled function of JAX's;
-* arithmetic on a line of the user's that multiplies matrices, or calls nothing;
+* arithmetic on a line of the user's that multiplies matrices, and not row by row, or calls nothing;
 * a library's own time on a line that drives the whole program (`model.learn(…)`, `envs.step(…)`).
 
 Time that a thread is blocked is never inherent, and neither is what evaluates or renders, whatever
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from functools import cached_property, lru_cache
 
-from hotloop.profiler.diagnose import kinds, libraries, source
+from hotloop.profiler.diagnose import growing, kinds, libraries, products, source
 from hotloop.profiler.diagnose.cost import wait_of
 from hotloop.profiler.diagnose.evidence import PARTS, Position, Row, below, positions
 from hotloop.profiler.diagnose.kinds import Kind
@@ -96,8 +97,10 @@ class Program:
     def _evaluations(self) -> set[Frame]:
         """Functions that evaluate a policy, by their names or by what they do, beside other work.
 
-        Other work is a fifth of the time that goes to steps and learning outside of them; for such
-        as only play episodes, that is to be both.
+        Other work is a fifth of the time that goes to steps and learning outside of them. It is one
+        of both at least: where all steps are made in evaluations and nothing learns by gradients,
+        as where a population evolves, these are what the program is for. For such as only play
+        episodes, it is both.
         """
         frames = {frame for row in self.rows for frame in row.stack.frames}
         named = {frame for frame in frames if kinds.is_evaluation(frame)}
@@ -116,8 +119,8 @@ class Program:
                 for row in outside
                 if row.stage in ("env", "act", "update") or libraries.is_core(row)
             )
-            is_both = stepping > 0.02 * self.loop_ns and learning > 0.05 * self.loop_ns
-            if others > 0.2 * self.loop_ns and (some is named or is_both):
+            known = (stepping > 0.02 * self.loop_ns) + (learning > 0.05 * self.loop_ns)
+            if others > 0.2 * self.loop_ns and known >= (1 if some is named else 2):
                 found = some
         return found
 
@@ -182,7 +185,8 @@ class Program:
         own = self._own_environment(row, chain)
         if own is not None:
             known = kinds.of_calls(called)
-            if known is not None and known.is_sure:
+            block = source.statement_at(file, at.line)
+            if known is not None and (known.is_sure or growing.is_walked(file, block)):
                 return known
             if (own in self._wrappers and at.frame == own) or libraries.adds_to_a_step(stack):
                 return known or kinds.WRAPPERS
@@ -191,6 +195,9 @@ class Program:
             return "environments"
         if libraries.reaches(row, libraries.BUFFERS):
             return "libraries"
+        loop = source.own_loop_around(file, at.line)
+        if loop is not None and products.are_made_row_by_row(file, loop):
+            return kinds.ONE_BY_ONE
         is_trunk = self.passing.get(at, 0.0) > TRUNK * self.loop_ns
         if inner and (at in self.drives or is_trunk):
             return "libraries"

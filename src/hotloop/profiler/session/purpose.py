@@ -147,15 +147,31 @@ def _made_before(call: ast.Call, assignments: list[ast.Assign | ast.AnnAssign]) 
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Plain and dotted names that are read, but for what is called: that is made elsewhere."""
+    """Plain and dotted names that are read, but for what is called: that is made elsewhere.
+
+    What is asked for another form of itself, as by `action.cpu().numpy()`, is read.
+    """
     called = {
-        id(part) for one in ast.walk(node) if isinstance(one, ast.Call) for part in _chain(one.func)
+        id(part)
+        for one in ast.walk(node)
+        if isinstance(one, ast.Call) and not _is_form_of(one)
+        for part in _chain(one.func)
     }
     return {
         ast.unparse(one)
         for one in ast.walk(node)
         if isinstance(one, (ast.Name, ast.Attribute)) and id(one) not in called
     }
+
+
+def _is_form_of(call: ast.Call) -> bool:
+    """Whether a method of a plain name is called with nothing, or with numbers alone."""
+    return (
+        isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and all(isinstance(one, ast.Constant | ast.UnaryOp) for one in call.args)
+        and not call.keywords
+    )
 
 
 def _chain(node: ast.expr) -> Iterator[ast.expr]:
