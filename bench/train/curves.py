@@ -95,7 +95,7 @@ def main() -> int:
         for training in as_completed(trainings):
             who, seed = trainings[training]
             kept = {"seed": seed, "episodes": training.result()["episodes"]}
-            print(f"{who:8} seed {seed}: {last_tenth(kept, options.timesteps):.1f}", flush=True)
+            print(f"{who:8} seed {seed}: {last_tenth(kept, options.timesteps):.4g}", flush=True)
             runs[who] = sorted([*runs[who], kept], key=lambda run: run["seed"])
             storage.save(name, {**about, "runs": runs})  # hours of work: none of it is lost
     late = {who: [last_tenth(run, options.timesteps) for run in done] for who, done in runs.items()}
@@ -103,7 +103,9 @@ def main() -> int:
     bound = lower_bound(ours, peer)
     result = {
         **about,
-        "return_last_tenth": {who: [round(x, 1) for x in values] for who, values in late.items()},
+        "return_last_tenth": {
+            who: [float(f"{x:.4g}") for x in values] for who, values in late.items()
+        },
         "relative_difference": (statistics.fmean(ours) - statistics.fmean(peer))
         / abs(statistics.fmean(peer)),
         "lower_95_bound": bound,
@@ -111,7 +113,7 @@ def main() -> int:
     }
     path = storage.save(name, result)
     for who, values in late.items():
-        print(f"{who:8} {statistics.fmean(values):.1f} over {len(values)} seeds")
+        print(f"{who:8} {statistics.fmean(values):.4g} over {len(values)} seeds")
     print(
         f"relative difference {result['relative_difference']:+.1%}, lower 95 % bound {bound:+.1%}: "
         f"{'as good as' if bound > -0.15 else 'not shown to be as good as'} {options.against}"

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from hotloop.envs import make_vec
     from hotloop.ops import gae
     from hotloop.timing import Timing, span
+    from hotloop.training.trained import evaluate, load
 
 __version__ = "0.1.0"
 
-__all__ = ["Timing", "__version__", "gae", "make_vec", "span"]
+__all__ = ["Timing", "__version__", "evaluate", "gae", "load", "make_vec", "span"]
 
 _PUBLIC = {
     "Timing": "hotloop.timing",
+    "evaluate": "hotloop.training.trained",
     "gae": "hotloop.ops",
+    "load": "hotloop.training.trained",
     "make_vec": "hotloop.envs",
     "span": "hotloop.timing",
 }

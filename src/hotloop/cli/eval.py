@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hotloop.cli import add_trust, import_from_here, need
-from hotloop.errors import CheckpointError, ConfigError
+from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
     from hotloop.runs import RunDirectory
+    from hotloop.training.trained import Played
     from hotloop.types import Episode
 
 
@@ -54,64 +54,45 @@ def run(args: list[str]) -> int:
     for module in ("gymnasium", "safetensors"):
         need(module, extra="train", purpose="evaluation")
 
-    from hotloop.envs import make_vec
-    from hotloop.envs.closing import closed_in_time
-    from hotloop.policies import ActingPolicy
-    from hotloop.rollouts.evaluation import evaluate
+    from hotloop.rollouts.video import check_filmable, record_video
     from hotloop.runs import RunDirectory
+    from hotloop.training.trained import evaluate, load
 
     directory = RunDirectory.open(options.run)
     directory.check_trusted(is_trusted=options.trust, only_environment=True)
     if directory.may_import(is_trusted=options.trust):
         import_from_here()
-    network, snapshot, _ = directory.load_policy(options.checkpoint, is_trusted=options.trust)
-    policy = ActingPolicy(network, snapshot)
-    config = {"num_envs": 1, "env_kwargs": {}, **directory.config["config"]}
-    seed = config["seed"] if options.seed is None else options.seed
-    env_id = directory.config["env_id"]
-    with closed_in_time() as to_close:
-        envs = make_vec(
-            env_id,
-            config["num_envs"],
-            seed=seed,
-            env_kwargs=config["env_kwargs"],
-            stream="evaluation",
-        )
-        to_close.append(envs)
-        if envs.obs_spec != network.obs_spec or envs.action_spec != network.action_spec:
-            raise CheckpointError(
-                f"the policy of {directory.path} was trained on other spaces than '{env_id}' has "
-                "now: evaluate it with the environment's version of that time (config.json has it)"
-            )
-        filmed = None
-        if options.video is not None:
-            from hotloop.rollouts.video import record_video
-
-            filmed = record_video(
-                env_id, policy, options.video, env_kwargs=config["env_kwargs"], seed=seed
-            )
-        episodes = evaluate(envs, policy, num_episodes=options.episodes)
-        _tell(directory, episodes, filmed, options)
+    chosen = {"checkpoint": options.checkpoint, "trust": options.trust}
+    config = {"env_kwargs": {}, **directory.config["config"]}
+    made = {"env_kwargs": config["env_kwargs"]}
+    if options.video is not None:
+        check_filmable(directory.config["env_id"], **made)
+    played = evaluate(options.run, episodes=options.episodes, seed=options.seed, **chosen)
+    filmed = None
+    if options.video is not None:
+        seed = config["seed"] if options.seed is None else options.seed
+        policy = load(options.run, **chosen)
+        filmed = record_video(directory.config["env_id"], policy, options.video, seed=seed, **made)
+    _tell(directory, played, filmed, options)
     return 0
 
 
 def _tell(
     directory: RunDirectory,
-    episodes: Sequence[Episode],
+    played: Played,
     filmed: Episode | None,
     options: argparse.Namespace,
 ) -> None:
     """Print what came of it."""
-    returns = np.array([episode.undiscounted_return for episode in episodes])
-    lengths = np.array([episode.length for episode in episodes])
+    returns, lengths = played.returns, played.lengths
     if options.json:
         summary = {
             "run": str(directory.path),
             "episodes": len(returns),
-            "mean_return": float(returns.mean()),
-            "std_return": float(returns.std()),
-            "returns": returns.tolist(),
-            "lengths": lengths.tolist(),
+            "mean_return": played.mean_return,
+            "std_return": played.std_return,
+            "returns": returns,
+            "lengths": lengths,
         }
         if filmed is not None:
             summary["video"] = {
@@ -123,8 +104,7 @@ def _tell(
         print()
         return
     print(f"{directory.config['algorithm']} on {directory.config['env_id']}, {directory.path}")
-    print(f"mean length {lengths.mean():.1f}, returns {returns.min():.1f} … {returns.max():.1f}")
+    print(f"mean length {np.mean(lengths):.1f}, returns {min(returns):.1f} … {max(returns):.1f}")
     if filmed is not None:
         print(f"video of an episode with return {filmed.undiscounted_return:.1f}: {options.video}")
-    counted = f"{len(returns)} episode{'' if len(returns) == 1 else 's'}"
-    print(f"mean return {returns.mean():.1f} ± {returns.std():.1f} over {counted}", flush=True)
+    print(played, flush=True)

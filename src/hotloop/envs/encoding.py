@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,80 +28,57 @@ class MismatchError(ValueError):
     """An observation that its space rules out; whoever knows the place turns it into a failure."""
 
 
-class ObsEncoder:
-    """Writes the observations of one space into rows of an array, in place.
-
-    Boxes are kept, as float32 or uint8; categories become one-hot vectors; a Dict or Tuple of these
-    becomes one flat float32 vector, in the space's own order (that of `gymnasium.spaces.flatten`).
-    With images among them it is a vector of bytes: an image takes as many as it has, and not four
-    times as many, and what is float32 stands at multiples of four.
+class RowWriter:
+    """Writes observations as an environment gives them into rows of an array, in place.
 
     Args:
-        space: of one environment's observations.
-
-    Attributes:
-        spec: shape, dtype and layout of a row.
-        box_shape: shape of the environment's own array where it can be assigned to a row as it is,
-            None where it must be encoded.
-        box_dtype: its dtype, where `box_shape` is not None.
+        spec: of the rows.
+        keys: of the parts, where they are no text; the spec's names by default.
 
     Raises:
-        SpaceError: the space is not supported.
+        SpaceError: the spec does not tell how its environment's observations look.
     """
 
-    def __init__(self, space: Space[Any]) -> None:
-        from gymnasium import spaces
+    def __init__(self, spec: ObsSpec, keys: Sequence[Any] | None = None) -> None:
+        self._spec = spec
+        self._writers: list[tuple[Any, slice, Write]] = []
+        if not spec.is_composite:
+            self.write: Write = _writer(spec.layout[0], is_flat=False)
+            return
+        names = [part.name for part in spec.layout]
+        keys = keys or (range(len(names)) if spec.is_tuple else names)
+        for key, part in zip(keys, spec.layout, strict=True):
+            write = _in_bytes(_writer(part, is_flat=True), part.dtype, spec.is_packed)
+            self._writers.append((key, slice(part.start, part.stop), write))
+        self.write = self._write_tuple if spec.is_tuple else self._write_dict
 
-        self.box_shape: tuple[int, ...] | None = None
-        self.box_dtype: np.dtype[Any] | None = None
-        if isinstance(space, (spaces.Dict, spaces.Tuple)):
-            if isinstance(space, spaces.Dict):
-                parts: list[tuple[Any, Space[Any]]] = list(space.spaces.items())
-            else:
-                parts = list(enumerate(space.spaces))
-            self._writers: list[tuple[Any, slice, Write]] = []
-            self._is_packed = any(is_image(part) for _, part in parts)
-            layout, start = [], 0
-            for key, part in parts:
-                shape, encoding, write = _encode_part(
-                    part, f"its part {key!r}, {part}", is_flat=True
-                )
-                dtype = "uint8" if is_image(part) else "float32"
-                if self._is_packed and dtype == "float32":
-                    start += -start % _FLOAT_BYTES
-                    stop = start + _FLOAT_BYTES * math.prod(shape)
-                else:
-                    stop = start + math.prod(shape)
-                place = slice(start, stop)
-                self._writers.append((key, place, _in_bytes(write, dtype, self._is_packed)))
-                field = _field(part, str(key), place, shape, encoding, dtype)
-                layout.append(field)
-                start = stop
-            if self._is_packed:
-                start += -start % _FLOAT_BYTES  # so that rows of a batch are as well aligned
-            dtype = "uint8" if self._is_packed else "float32"
-            self.spec = ObsSpec(shape=(start,), dtype=dtype, layout=tuple(layout))
-            self.write: Write = (
-                self._write_dict if isinstance(space, spaces.Dict) else self._write_tuple
-            )
-        else:
-            shape, encoding, self.write = _encode_part(space, str(space), is_flat=False)
-            is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8
-            dtype = "uint8" if is_bytes else "float32"
-            place = slice(0, math.prod(shape))
-            field = _field(space, "", place, shape, encoding, dtype)
-            self.spec = ObsSpec(shape=shape, dtype=dtype, layout=(field,))
-            if isinstance(space, spaces.Box) and space.shape == shape:
-                self.box_shape, self.box_dtype = shape, space.dtype
-        if math.prod(self.spec.shape) == 0:
-            raise SpaceError(
-                f"the observation space {space} holds no numbers: give the environment at least one"
-            )
+    def rows(self, obs: Any) -> tuple[Array, bool]:
+        """Return observations as rows, and whether it was one.
 
-    def spec_of(self, env: Any) -> ObsSpec:
-        """Return the spec, with what is known of an environment that observes so."""
-        shape = self.box_shape or ()
-        return dataclasses.replace(self.spec, num_frames=num_stacked_frames(env, shape))
+        Args:
+            obs: one, or of each part a batch: (B, ...).
+
+        Raises:
+            ShapeError: `obs` is not what the environment gives.
+        """
+        try:
+            first, part = self._first(obs), self._spec.layout[0]
+            num_axes = np.ndim(first) - len(part.raw_shape or ())
+            num_rows = len(first) if num_axes == 1 else 1
+            rows = np.zeros((num_rows, *self._spec.shape), self._spec.dtype)
+            self.write(obs, rows if num_axes == 1 else rows[0])
+        except MismatchError as error:
+            raise ShapeError(f"`obs`: {error}") from None
+        return rows, num_axes != 1
+
+    def _first(self, obs: Any) -> Any:
+        """Return an observation's first part; the checks come with writing."""
+        if not self._writers:
+            return obs
+        key = self._writers[0][0]
+        if isinstance(obs, Mapping):
+            return obs.get(key, ())
+        return obs[0] if isinstance(obs, tuple) and obs else ()
 
     def _write_dict(self, observation: Any, out: Array) -> None:
         if not isinstance(observation, Mapping):
@@ -136,6 +113,56 @@ class ObsEncoder:
             raise MismatchError(f"part {key!r}: {error}") from None
 
 
+class ObsEncoder:
+    """Writes the observations of one space into rows of an array, in place.
+
+    Boxes are kept, as float32 or uint8; categories become one-hot vectors; a Dict or Tuple of these
+    becomes one flat float32 vector, in the space's own order (that of `gymnasium.spaces.flatten`).
+    With images among them it is a vector of bytes: an image takes as many as it has, and not four
+    times as many, and what is float32 stands at multiples of four.
+
+    Args:
+        space: of one environment's observations.
+
+    Attributes:
+        spec: shape, dtype and layout of a row.
+        box_shape: shape of the environment's own array where it can be assigned to a row as it is,
+            None where it must be encoded.
+        box_dtype: its dtype, where `box_shape` is not None.
+        write: writes an observation into a row, or a batch of them into rows.
+
+    Raises:
+        SpaceError: the space is not supported.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        from gymnasium import spaces
+
+        self.box_shape: tuple[int, ...] | None = None
+        self.box_dtype: np.dtype[Any] | None = None
+        keys: list[Any] | None = None
+        if isinstance(space, (spaces.Dict, spaces.Tuple)):
+            is_tuple = isinstance(space, spaces.Tuple)
+            parts = dict(enumerate(space.spaces)) if is_tuple else dict(space.spaces)
+            keys = list(parts)
+            self.spec = _spec_of_parts(parts, is_tuple=is_tuple)
+        else:
+            part = _field(space, str(space), name="", start=0)
+            self.spec = ObsSpec(shape=part.shape, dtype=part.dtype, layout=(part,))
+            if isinstance(space, spaces.Box) and space.shape == part.shape:
+                self.box_shape, self.box_dtype = part.shape, space.dtype
+        if math.prod(self.spec.shape) == 0:
+            raise SpaceError(
+                f"the observation space {space} holds no numbers: give the environment at least one"
+            )
+        self.write: Write = RowWriter(self.spec, keys).write
+
+    def spec_of(self, env: Any) -> ObsSpec:
+        """Return the spec, with what is known of an environment that observes so."""
+        shape = self.box_shape or ()
+        return dataclasses.replace(self.spec, num_frames=num_stacked_frames(env, shape))
+
+
 def is_image(space: Any) -> bool:
     """Whether a space is of images: bytes of two axes or three, none of them tiny but channels."""
     from gymnasium import spaces
@@ -145,26 +172,93 @@ def is_image(space: Any) -> bool:
     return is_image_shape(space.shape)
 
 
+def _spec_of_parts(parts: Mapping[Any, Any], *, is_tuple: bool) -> ObsSpec:
+    """Return the spec of a row that holds some spaces one after another."""
+    is_packed = any(map(is_image, parts.values()))
+    layout, start = [], 0
+    for key, space in parts.items():
+        if is_packed and not is_image(space):
+            start += -start % _FLOAT_BYTES
+        part = _field(
+            space,
+            f"its part {key!r}, {space}",
+            name=str(key),
+            start=start,
+            is_packed=is_packed,
+            is_part=True,
+        )
+        layout.append(part)
+        start = part.stop
+    if is_packed:
+        start += -start % _FLOAT_BYTES  # so that rows of a batch are as well aligned
+    dtype = "uint8" if is_packed else "float32"
+    return ObsSpec(shape=(start,), dtype=dtype, layout=tuple(layout), is_tuple=is_tuple)
+
+
 def _field(
-    space: Any, name: str, place: slice, shape: tuple[int, ...], encoding: Encoding, dtype: str
+    space: Any,
+    description: str,
+    *,
+    name: str,
+    start: int,
+    is_packed: bool = False,
+    is_part: bool = False,
 ) -> ObsField:
-    """Describe a part of an observation that stands in `place`."""
+    """Describe what becomes of a space, from position `start` on.
+
+    Raises:
+        SpaceError: the space is not supported.
+    """
+    from gymnasium import spaces
+
     bounds: dict[str, float | None] = {}
-    if encoding == "box" and space.low.size:
-        low, high = float(space.low.min()), float(space.high.max())
-        bounds = {
-            "low": low if math.isfinite(low) else None,
-            "high": high if math.isfinite(high) else None,
-        }
+    counts, starts = np.empty((2, 0), np.int64)
+    encoding: Encoding
+    if isinstance(space, spaces.Box):
+        encoding, raw_shape, shape = "box", space.shape, space.shape or (1,)
+        if space.low.size:
+            low, high = float(space.low.min()), float(space.high.max())
+            bounds = {
+                "low": low if math.isfinite(low) else None,
+                "high": high if math.isfinite(high) else None,
+            }
+    elif isinstance(space, spaces.MultiBinary):
+        encoding, raw_shape, shape = "binary", space.shape, space.shape
+    elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        is_one = isinstance(space, spaces.Discrete)
+        counts = np.atleast_1d(space.n if is_one else space.nvec.reshape(-1))
+        starts = np.atleast_1d(np.asarray(space.start).reshape(-1))
+        encoding, raw_shape = "one_hot", () if is_one else space.nvec.shape
+        shape = (int(counts.sum()),)
+    else:
+        raise SpaceError(
+            "observation spaces may be Box, Discrete, MultiDiscrete, MultiBinary, or one Dict or "
+            f"Tuple of these, got {description}: {_obs_hint(space)}"
+        )
+    is_bytes = (
+        is_image(space) if is_part else isinstance(space, spaces.Box) and (space.dtype == np.uint8)
+    )
+    size = math.prod(shape) * (_FLOAT_BYTES if is_packed and not is_bytes else 1)
     return ObsField(
         name=name,
-        start=place.start,
-        stop=place.stop,
+        start=start,
+        stop=start + size,
         shape=shape,
         encoding=encoding,
-        dtype=dtype,
+        dtype="uint8" if is_bytes else "float32",
+        raw_shape=raw_shape,
+        counts=tuple(counts.tolist()),
+        starts=tuple(starts.tolist()),
         **bounds,
     )
+
+
+def _obs_hint(space: Any) -> str:
+    from gymnasium import spaces
+
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return "flatten it first with `gymnasium.wrappers.FlattenObservation`"
+    return "turn it into a Box with a `gymnasium.ObservationWrapper`"
 
 
 def _in_bytes(write: Write, dtype: str, is_packed: bool) -> Write:
@@ -185,31 +279,21 @@ def _in_bytes(write: Write, dtype: str, is_packed: bool) -> Write:
     return write_numbers
 
 
-def _encode_part(
-    space: Any, description: str, *, is_flat: bool
-) -> tuple[tuple[int, ...], Encoding, Write]:
-    """Shape once encoded, how it is encoded, and what writes it (flat, inside a composite)."""
-    from gymnasium import spaces
+def _writer(part: ObsField, *, is_flat: bool) -> Write:
+    """Return what writes a part's observations; `is_flat`: as numbers in a row.
 
-    if isinstance(space, spaces.Box):
-        kind = "uint8" if space.dtype == np.uint8 else "numbers"
-        return space.shape or (1,), "box", _array_writer(space.shape, kind, is_flat=is_flat)
-    if isinstance(space, spaces.MultiBinary):
-        return space.shape, "binary", _array_writer(space.shape, "numbers", is_flat=is_flat)
-    if isinstance(space, spaces.Discrete):
-        counts, starts = np.array([space.n]), np.array([space.start])
-        return (int(space.n),), "one_hot", _one_hot_writer((), counts, starts)
-    if isinstance(space, spaces.MultiDiscrete):
-        counts, starts = space.nvec.reshape(-1), np.asarray(space.start).reshape(-1)
-        return (int(counts.sum()),), "one_hot", _one_hot_writer(space.nvec.shape, counts, starts)
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        hint = "flatten it first with `gymnasium.wrappers.FlattenObservation`"
-    else:
-        hint = "turn it into a Box with a `gymnasium.ObservationWrapper`"
-    raise SpaceError(
-        "observation spaces may be Box, Discrete, MultiDiscrete, MultiBinary, or one Dict or Tuple "
-        f"of these, got {description}: {hint}"
-    )
+    Raises:
+        SpaceError: it is not known what they look like.
+    """
+    if part.raw_shape is None or (part.encoding == "one_hot" and not part.counts):
+        raise SpaceError(
+            f"the shape of observation {part.name or 'itself'!r} as its environment gives it was "
+            "not kept when this policy was trained: pass rows as `make_vec` makes them"
+        )
+    if part.encoding == "one_hot":
+        return _one_hot_writer(part.raw_shape, np.array(part.counts), np.array(part.starts))
+    kind = "uint8" if part.dtype == "uint8" else "numbers"
+    return _array_writer(part.raw_shape, kind, is_flat=is_flat)
 
 
 def _array_writer(shape: tuple[int, ...], kind: str, *, is_flat: bool) -> Write:

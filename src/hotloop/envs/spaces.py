@@ -36,6 +36,26 @@ class ObsField:
     """`box`: the least of its lower bounds; None: there is none, or it is not known."""
     high: float | None = field(default=None, compare=False)
     """`box`: the largest of its upper bounds."""
+    raw_shape: tuple[int, ...] | None = field(default=None, compare=False)
+    """Shape as the environment gives it: () for one number or category; None: not known."""
+    counts: tuple[int, ...] = field(default=(), compare=False)
+    """`one_hot`: how many categories each integer has."""
+    starts: tuple[int, ...] = field(default=(), compare=False)
+    """`one_hot`: the first category of each."""
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ObsField:
+        """The field of which a spec's `to_json` has the values."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """As values that `json.dumps` takes."""
+        values = asdict(self)
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +71,13 @@ class ObsSpec:
     """The parts, in the order in which they lie in the observation."""
     num_frames: int = field(default=0, compare=False)
     """Frames that the first axis stacks, each new one beside the last ones; 0: it is no stack."""
+    is_tuple: bool = field(default=False, compare=False)
+    """Whether the parts are those of a Tuple, and not of a Dict."""
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether the environment gives a dict or a tuple."""
+        return any(part.name for part in self.layout)
 
     @property
     def is_packed(self) -> bool:
@@ -92,7 +119,8 @@ class ObsSpec:
             "shape": list(self.shape),
             "dtype": self.dtype,
             "num_frames": self.num_frames,
-            "layout": [{**asdict(part), "shape": list(part.shape)} for part in self.layout],
+            "is_tuple": self.is_tuple,
+            "layout": [part.to_json() for part in self.layout],
         }
 
     @classmethod
@@ -102,9 +130,9 @@ class ObsSpec:
             shape=tuple(values["shape"]),
             dtype=values["dtype"],
             num_frames=values.get("num_frames", 0),
+            is_tuple=values.get("is_tuple", False),
             layout=tuple(
-                ObsField(**{"dtype": values["dtype"], **part, "shape": tuple(part["shape"])})
-                for part in values["layout"]
+                ObsField.from_json({"dtype": values["dtype"], **part}) for part in values["layout"]
             ),
         )
 

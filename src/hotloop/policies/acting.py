@@ -6,10 +6,13 @@ with a network's outputs stands in `heads`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from hotloop.envs.encoding import RowWriter
 from hotloop.errors import CheckpointError, ConfigError, ShapeError
 from hotloop.policies.heads import Exploration
 from hotloop.policies.heads.base import action_limits
@@ -64,6 +67,7 @@ class ActingPolicy:
             self._forward = TorchForward(*network.layers.torch_module(), network.obs_spec.dtype)
             self.tells_value = network.has_value
         self._rng = np.random.default_rng(0)
+        self._writer: RowWriter | None = None
         self.load(snapshot)
 
     @property
@@ -221,7 +225,7 @@ class ActingPolicy:
 
     def act(
         self,
-        obs: Array,
+        obs: Any,
         *,
         deterministic: bool = True,
         rng: np.random.Generator | None = None,
@@ -229,8 +233,8 @@ class ActingPolicy:
         """Return actions for the environment: `env.step(policy.act(obs))`.
 
         Args:
-            obs: one observation, `obs_shape`, or a batch, (B, *obs_shape). Where the environment's
-                is a dict, a tuple or discrete: the vector that `make_vec` makes of it.
+            obs: one observation as the environment gives it, or a batch: (B, …), of a dict or tuple
+                in each part. Rows as `make_vec` makes them do as well, (B, *obs_shape).
             deterministic: take the most probable action (the mean); else draw one.
             rng: to draw with; by default the policy's own, seeded with 0.
 
@@ -240,15 +244,7 @@ class ActingPolicy:
         Raises:
             ShapeError: `obs` is neither one observation nor a batch of them.
         """
-        obs = np.asarray(obs)
-        shape = self.network.obs_spec.shape
-        is_single = obs.shape == shape
-        if not is_single and obs.shape[1:] != shape:
-            raise ShapeError(
-                f"`obs` must have shape {shape} or (B, {', '.join(map(str, shape))}), "
-                f"got {obs.shape}"
-            )
-        batch = obs[None] if is_single else obs
+        batch, is_single = self._rows(obs)
         spec = self.network.action_spec
         if deterministic:
             action = self.greedy(batch)
@@ -263,6 +259,34 @@ class ActingPolicy:
         else:
             action += self._limits["start"]
         return action[0] if is_single else action
+
+    def _rows(self, obs: Any) -> tuple[Array, bool]:
+        """Return observations as rows, (B, *obs_shape), and whether it was one."""
+        spec = self.network.obs_spec
+        is_raw = spec.is_composite and isinstance(obs, Mapping | tuple)
+        if [part.encoding for part in spec.layout] == ["one_hot"] and not spec.is_composite:
+            is_raw = np.asarray(obs).dtype.kind != "f"  # rows are float32
+        if is_raw:
+            if self._writer is None:
+                self._writer = RowWriter(spec)
+            return self._writer.rows(obs)
+        obs, shape = np.asarray(obs), spec.shape
+        if obs.shape == shape:
+            return obs[None], True
+        if obs.shape[1:] != shape:
+            rows = f"{shape} or (B, {', '.join(map(str, shape))})"
+            raise ShapeError(
+                f"`obs` must have shape {rows}, got {obs.shape}"
+                if not spec.is_composite
+                else f"`obs` must be {self._parts()}, or rows of shape {rows}, got {obs.shape}"
+            )
+        return obs, False
+
+    def _parts(self) -> str:
+        """Describe what the environment gives of several parts."""
+        spec = self.network.obs_spec
+        names = ", ".join(repr(part.name) for part in spec.layout)
+        return f"a tuple of {len(spec.layout)}" if spec.is_tuple else f"a dict with {names}"
 
     def _scale(self, obs: Array) -> Array:
         """Return scaled observations, in memory that is kept for the next batch of this size."""

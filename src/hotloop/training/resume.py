@@ -16,6 +16,7 @@ from hotloop.rollouts import Accounting
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.training.options import RunOptions, changed_fields
 from hotloop.training.position import Position
+from hotloop.training.trained import located
 from hotloop.types import Array
 
 AnyConfig = TypeVar("AnyConfig", bound=RunOptions)
@@ -59,9 +60,8 @@ def reopen(
         CheckpointError: it is a run in another environment, or its checkpoint is damaged.
         RunDirectoryError: there is none, or it is in use.
     """
-    folder, name = path, "last"
-    if path.parent.name == "checkpoints" and not (path / "config.json").is_file():
-        folder, name = path.parent.parent, path.name
+    folder, given = located(path)
+    name = given or "last"
     run = RunDirectory.open(folder)
     stored = run.config
     if stored["algorithm"] != algorithm:

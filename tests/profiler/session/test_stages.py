@@ -201,5 +201,5 @@ def test_a_script_in_one_piece(tmp_path: Path) -> None:
     done, session = record(tmp_path, str(script), "CartPole-v1", "8", str(tmp_path / "times.json"))
     assert done.returncode == 0, done.stderr
     found = stages(session.main)
-    assert min(found.share(stage) for stage in ("env", "act", "replay", "update")) > 0
+    assert min(found.share(stage) for stage in ("env", "act", "update")) > 0
     assert found.share("replay") < min(found.share("act"), found.share("update"))
