@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -95,4 +96,9 @@ def own_key(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("HOTLOOP_CACHE", str(CACHE))
+        with contextlib.suppress(ImportError):  # the base package trains nothing
+            from hotloop.training.algorithm import Algorithm
+
+            # Trainings of the tests' own processes draw nothing unless a test asks for it.
+            patch.setitem(Algorithm.train.__kwdefaults__, "progress", False)
         yield

@@ -66,7 +66,7 @@ def train(env_id: str, replay: str, seed: int, options: argparse.Namespace) -> d
             **REPLAYS[replay],
             **given,
         )
-        result = algorithm.train(config)
+        result = algorithm.train(config, progress=False)
         steps, returns = episodes_of(RunDirectory.open(result.run_dir))
     return {
         "seed": seed,

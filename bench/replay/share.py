@@ -128,6 +128,7 @@ def measure(replay: str, options: argparse.Namespace) -> dict[str, float]:
                 runs_dir=folder,
             ),
             on_report=on_report,
+            progress=False,
         )
     (first, began, before), (last, ended, after) = marks
     steps = last - first

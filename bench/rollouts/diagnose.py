@@ -96,6 +96,7 @@ def _diagnose_hotloop(
             runs_dir=folder,
         ),
         on_report=mark,
+        progress=False,
     )
     recordings, _ = timing.read_directory(Path(result.run_dir) / "timing")
     trees = {recording.component: recording.tree() for recording in recordings}

@@ -254,7 +254,8 @@ def choose(
                 torch_threads=1,
                 compile="off",
                 runs_dir=folder,
-            )
+            ),
+            progress=False,
         )
         took_s = time.perf_counter() - began
         chosen = RunDirectory.open(result.run_dir).config["config"]["workers"]

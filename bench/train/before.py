@@ -71,7 +71,7 @@ def train(case: str) -> dict[str, float]:
     if any(field.name == "anneal_learning_rate" for field in dataclasses.fields(algorithm.Config)):
         options["anneal_learning_rate"] = False
     with tempfile.TemporaryDirectory() as folder:
-        result = algorithm.train(algorithm.Config(runs_dir=folder, **options))
+        result = algorithm.train(algorithm.Config(runs_dir=folder, **options), progress=False)
     updates = re.findall(r"then an update ([\d.]+) ms", result.execution)
     return {
         "steps_per_s": result.timesteps / (result.elapsed_s - result.compile_s),

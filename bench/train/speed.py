@@ -56,7 +56,8 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
                 **precision,
                 **worker_settings(options),
                 **{**COMMON[options.algorithm], **SETTINGS[options.algorithm][options.env_id]},
-            )
+            ),
+            progress=False,
         )
         steps, returns = episodes_of(RunDirectory.open(result.run_dir))
         lines = RunDirectory.open(result.run_dir).metrics()

@@ -76,7 +76,7 @@ def train(case: str, folder: str) -> dict[str, Any]:
         given |= {**_PPO, "learning_rate": 1e-3}
     else:
         given |= {**_REPLAY, **(_PENDULUM if name != "dqn" else _DQN)}
-    result = algorithm.train(algorithm.Config(**{**given, **options}))
+    result = algorithm.train(algorithm.Config(**{**given, **options}), progress=False)
     policy = result.policy
     generator = np.random.default_rng(0)
     obs = generator.standard_normal((64, *policy.network.obs_spec.shape), np.float32)

@@ -324,7 +324,7 @@ def report_at(timesteps):
 
 
 def test_the_live_line():
-    from hotloop.cli.live import describe
+    from hotloop.runs.live import describe
 
     assert describe(report_at(25_000), age_s=10.0).plain == (
         "25,000/100,000 steps · 5,000/s (2,500/s with start-up) · mean return -12.3 · 0:15 left"
@@ -334,7 +334,7 @@ def test_the_live_line():
 @pytest.mark.parametrize("age_s", [0.0, 1e6])
 def test_the_last_report_is_printed_once(capsys, monkeypatch, age_s):
     """Whether or not its time had come when it was shown."""
-    from hotloop.cli import live
+    from hotloop.runs import live
 
     line = live.LiveLine()
     line.show(report_at(50_000))

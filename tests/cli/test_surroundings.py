@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli import main
-from hotloop.cli.live import LiveLine
+from hotloop.runs.live import LiveLine
 from hotloop.system.signals import Ended, end_once
 from tests.cli.test_cli import report_at
 from tests.runs.made import make_run
@@ -190,7 +190,7 @@ def test_a_status_line_that_fails_is_left_out(monkeypatch):
         raise RuntimeError("can't be drawn")
 
     line = LiveLine()
-    monkeypatch.setattr("hotloop.cli.live.describe", fail)
+    monkeypatch.setattr("hotloop.runs.live.describe", fail)
     line.show(report_at(50_000))
     line._shown_at = -1e9
     line.show(report_at(60_000))
@@ -204,7 +204,7 @@ def test_a_curve_that_can_not_be_drawn_leaves_the_rest(tmp_path, monkeypatch, ca
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("hotloop.runs.plots.learning_curve", fail)
-    monkeypatch.setattr("hotloop.cli.drawing.Drawing.prepare", lambda *_: None)
+    monkeypatch.setattr("hotloop.runs.drawing.Drawing.prepare", lambda *_: None)
     args = ["train", "ppo", *shlex.split(SHORT), "--run-dir", str(tmp_path / "run")]
     assert main(args) == 0
     captured = capsys.readouterr()

@@ -16,6 +16,7 @@ from hotloop.policies import (
     actor_critic,
 )
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
+from hotloop.policies.standalone import Policy
 from tests.policies.nets import ActorNet, Images, Net, Spaces, WithConstants
 
 DISCRETE = spaces.Discrete(5, start=-2)
@@ -249,6 +250,65 @@ def test_numpy_gives_what_the_policy_gives(tmp_path, case):
         **dict.fromkeys(("greedy", "dueling"), "action_values"),
     }
     assert about["head"] == meanings[network.head]
+
+
+RAW = {
+    "dict": PARTS,
+    "tuple": spaces.Tuple([BYTE_OBS, spaces.MultiDiscrete([3, 2], start=[1, -4])]),
+    "discrete": spaces.Discrete(7, start=-3),
+    "table": spaces.MultiDiscrete([[3, 2], [4, 5]]),
+    "matrix": MATRIX_OBS,
+}
+
+
+@pytest.mark.parametrize("case", RAW)
+def test_numpy_takes_what_the_environment_gives(tmp_path, case):
+    space = RAW[case]
+    space.seed(5)
+    network = actor_critic(specs(space, DISCRETE))
+    policy = ActingPolicy(network, snapshot_of(network))
+    weights, code = policy.to_numpy_file(tmp_path / "mine.npz")
+    assert code == tmp_path / "mine.py"
+    alone = Policy(weights)
+    given = [space.sample() for _ in range(6)]
+    wanted = np.stack([policy.act(obs) for obs in given])
+    assert len(set(wanted.tolist())) > 1
+    np.testing.assert_array_equal(np.stack([alone.act(obs) for obs in given]), wanted)
+    if isinstance(given[0], dict):
+        batch = {key: np.stack([obs[key] for obs in given]) for key in given[0]}
+    elif isinstance(given[0], tuple):
+        batch = tuple(np.stack(part) for part in zip(*given, strict=True))
+    else:
+        batch = np.stack(given)
+    np.testing.assert_array_equal(alone.act(batch), wanted)
+    np.testing.assert_array_equal(alone.act(batch), policy.act(batch))
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "expected"),
+    [
+        (PARTS, {"where": 1}, "keys"),
+        (PARTS, {"where": 4, "speed": [0.0, 0.0]}, "'where' of `obs` must be one of its categor"),
+        (PARTS, {"where": 1, "speed": [0.0]}, r"part 'speed' of `obs` must have shape \(2,\)"),
+        (spaces.Tuple([BYTE_OBS, BYTE_OBS]), (np.zeros(7, np.uint8),), "a tuple of 2"),
+        (spaces.Discrete(3), 3, "one of its categories, got"),
+    ],
+)
+def test_numpy_says_what_is_wrong_with_an_observation(tmp_path, space, obs, expected):
+    network = actor_critic(specs(space, DISCRETE))
+    weights, _ = export_numpy(network, snapshot_of(network), tmp_path)
+    with pytest.raises(ValueError, match=expected):
+        Policy(weights).act(obs)
+
+
+def test_numpy_leaves_somebody_elses_file_alone(tmp_path):
+    network, snapshot = make("linear")
+    (tmp_path / "train.py").write_text("print('mine')")
+    with pytest.raises(ConfigError, match=r"must leave .*train\.py alone"):
+        export_numpy(network, snapshot, tmp_path / "train.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    export_numpy(network, snapshot, tmp_path / "other.npz")
+    assert len(export_numpy(network, snapshot, tmp_path / "other.npz")) == 2  # its own, again
 
 
 def test_numpy_refuses_a_module_of_the_users_own(tmp_path):

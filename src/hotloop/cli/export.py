@@ -62,7 +62,9 @@ def run(args: list[str]) -> int:
     obs, action = network.obs_spec, network.action_spec
     print(f"{about['algorithm']} on {about['env_id']} after {about['timesteps']:,} steps")
     is_plain = len(obs.layout) == 1 and obs.layout[0].encoding == "box"
-    how = "as the environment gives it" if is_plain else "a vector; the file has its layout"
+    how = "as the environment gives it"
+    if not is_plain:
+        how = "a vector; the file has its layout" if is_onnx else f"or {how}"
     print(f"obs     {obs.dtype} {_shape(*obs.shape)}, {how}")
     print(f"action  {action.dtype} {_shape(*action.shape)}, the most probable one")
     print(f"head    float32 {_shape(network.head_size)}, {network.make_head().description}")

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, get_origin
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import need, tell
-from hotloop.cli.drawing import Drawing
-from hotloop.cli.live import LiveLine
 from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.system.processes import process_age_s
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
 
     from hotloop.runs import Report, Result
+    from hotloop.runs.drawing import Drawing
+    from hotloop.runs.live import LiveLine
     from hotloop.training.algorithm import Algorithm
 
 _LEAST_COLUMNS = 40
@@ -218,6 +218,9 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
     Returns:
         The exit code.
     """
+    from hotloop.runs.drawing import Drawing
+    from hotloop.runs.live import LiveLine
+
     live, drawing, start = LiveLine(), Drawing(), _start()
     with end_once() as ending, contextlib.ExitStack() as exits:
         exits.callback(drawing.end)
@@ -244,7 +247,7 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
                 exits.callback(_leave_later(code, sys.exc_info()[1]))
 
         try:
-            algorithm.train(config, on_report=on_report, on_end=on_end, **options)
+            algorithm.train(config, on_report=on_report, on_end=on_end, progress=False, **options)
         except Ended as ended:
             return ended.exit_code
         except BaseException:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -259,6 +260,36 @@ class ActingPolicy:
         else:
             action += self._limits["start"]
         return action[0] if is_single else action
+
+    def to_numpy_file(self, path: str | Path) -> list[Path]:
+        """Write it for a machine without hotloop: weights, and a Python file that acts with them.
+
+        Args:
+            path: of the weights, which ends in .npz; the Python file is named alike. Or a folder
+                for `policy.npz` and `policy.py`.
+
+        Returns:
+            Both files.
+
+        Raises:
+            ConfigError: the network acts through torch, or another Python file has that name.
+            OutputError: a file can't be written.
+        """
+        from hotloop.policies.export import export_numpy
+
+        return export_numpy(self.network, self.snapshot, Path(path))
+
+    def to_onnx_file(self, path: str | Path) -> Path:
+        """Write it as an ONNX graph, see `hotloop.policies.export.export_onnx`.
+
+        Raises:
+            ConfigError: torch can't turn the network into a graph.
+            MissingExtraError: what writes graphs is not installed.
+            OutputError: the file can't be written.
+        """
+        from hotloop.policies.export import export_onnx
+
+        return export_onnx(self.network, self.snapshot, Path(path))[0]
 
     def _rows(self, obs: Any) -> tuple[Array, bool]:
         """Return observations as rows, (B, *obs_shape), and whether it was one."""

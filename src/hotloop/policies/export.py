@@ -31,25 +31,37 @@ _LAST_BITS = 1e-4  # relative and absolute: another order of the same sums
 def export_numpy(
     network: Network,
     snapshot: PolicySnapshot,
-    folder: Path,
+    path: Path,
     *,
     about: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Write `policy.npz` and a `policy.py` that acts with it, and imports NumPy alone.
+    """Write weights, and a Python file beside them that acts with them and imports NumPy alone.
 
     Args:
         network: one that acts without torch.
         snapshot: its parameters, and how observations are scaled.
-        folder: where to; made where it is missing.
+        path: of the weights, which ends in .npz, or a folder for `policy.npz` and `policy.py`.
+            What is missing of it is made.
         about: what to keep beside the parameters, as JSON.
 
     Returns:
         Both files.
 
     Raises:
-        ConfigError: the network acts through torch.
+        ConfigError: the network acts through torch, or a Python file that somebody else wrote has
+            the name of the one that acts.
         OutputError: a file can't be written.
     """
+    weights = path if path.suffix == ".npz" else path / "policy.npz"
+    code = weights.with_suffix(".py")
+    source = importlib.resources.files("hotloop.policies") / "standalone.py"
+    content = source.read_text(encoding="utf-8")
+    opening = content.partition("\n")[0].encode()
+    if code.exists() and not (code.is_file() and code.read_bytes().startswith(opening)):
+        raise ConfigError(
+            f"`path` must leave {code} alone, which is not a file that hotloop wrote: name other "
+            "weights, or another folder"
+        )
     layers = network.layers.twin
     if layers is None:
         raise ConfigError(
@@ -78,12 +90,10 @@ def export_numpy(
         arrays["nvec"] = np.asarray(spec.nvec, np.int64)
     if head.action_scale is not None:
         arrays["centre"], arrays["half"] = head.action_scale
-    weights, code = folder / "policy.npz", folder / "policy.py"
     with written_whole(weights) as aside:
         np.savez(aside, **arrays)  # pyright: ignore[reportArgumentType]
     with written_whole(code) as aside:
-        source = importlib.resources.files("hotloop.policies") / "standalone.py"
-        aside.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+        aside.write_text(content, encoding="utf-8")
     return [weights, code]
 
 

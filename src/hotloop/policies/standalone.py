@@ -3,7 +3,7 @@
 from policy import Policy
 
 policy = Policy("policy.npz")
-action = policy.act(obs)  # one observation, or a batch of them
+action = policy.act(obs)  # one observation as the environment gives it, or a batch of them
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class Policy:
         self.action_shape = tuple(self.about["action_shape"])
         self._arrays = arrays
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
+    def act(self, obs: Any) -> np.ndarray:
         """The most probable action, as the environment's `step` takes it.
 
         Args:
-            obs: raw, `obs_shape` or (B, *obs_shape).
+            obs: as the environment gives it, or a batch: (B, ...), of a dict or a tuple in each
+                part. Rows, `obs_shape` or (B, *obs_shape), do as well.
 
         Returns:
             int64 for discrete actions, float32 within the bounds for continuous ones: one action,
@@ -60,7 +61,7 @@ class Policy:
             action = np.stack(parts, axis=1) + self._arrays["start"]
         return action[0] if is_single else action
 
-    def head(self, obs: np.ndarray) -> np.ndarray:
+    def head(self, obs: Any) -> np.ndarray:
         """What the actions are taken from: float32, (H,) or (B, H).
 
         By `about["head"]`, `logits`; `means` of continuous actions; `action_values`, one for each
@@ -71,7 +72,7 @@ class Policy:
         head = self._head(batch)
         return head[0] if is_single else head
 
-    def value(self, obs: np.ndarray) -> np.ndarray:
+    def value(self, obs: Any) -> np.ndarray:
         """The value function's estimate: float32, () or (B,).
 
         Raises:
@@ -86,9 +87,9 @@ class Policy:
         value = self._perceptron(batch, self.about["value_layers"])[:, 0]
         return value[0] if is_single else value
 
-    def _batch(self, obs: np.ndarray) -> tuple[np.ndarray, bool]:
+    def _batch(self, obs: Any) -> tuple[np.ndarray, bool]:
         """Scaled observations, float32, (B, D), and whether there was one without a batch axis."""
-        obs = np.asarray(obs)
+        obs = self._row(obs)
         is_single = obs.shape == self.obs_shape
         if not is_single and obs.shape[1:] != self.obs_shape:
             raise ValueError(
@@ -102,6 +103,30 @@ class Policy:
             batch = batch.clip(-clip, clip)
         return batch.reshape(len(batch), -1), is_single
 
+    def _row(self, obs: Any) -> np.ndarray:
+        """What an environment gives as a row, or a batch of it as rows; rows are left alone."""
+        parts = self.about["obs_layout"]
+        if isinstance(obs, dict):
+            by_name = {str(key): value for key, value in obs.items()}
+            names = [part["name"] for part in parts]
+            if not all(name in by_name for name in names):
+                raise ValueError(f"`obs` must have the keys {names}, got {list(by_name)}")
+            values = [by_name[name] for name in names]
+        elif isinstance(obs, tuple) and parts[0]["name"]:
+            if len(obs) != len(parts):
+                raise ValueError(f"`obs` must be a tuple of {len(parts)}, got one of {len(obs)}")
+            values = list(obs)
+        elif parts[0]["encoding"] == "one_hot" and not parts[0]["name"]:
+            obs = np.asarray(obs)
+            if obs.dtype.kind == "f":
+                return obs
+            values = [obs]
+        else:
+            return np.asarray(obs)
+        return np.concatenate(
+            [_numbers(value, part) for value, part in zip(values, parts, strict=True)], axis=-1
+        )
+
     def _head(self, batch: np.ndarray) -> np.ndarray:
         return self._perceptron(batch, self.about["policy_layers"])
 
@@ -112,3 +137,24 @@ class Policy:
                 is_tanh = self.about["activation"] == "tanh"
                 batch = np.tanh(batch) if is_tanh else np.maximum(batch, np.float32(0.0))
         return batch
+
+
+def _numbers(value: Any, part: dict[str, Any]) -> np.ndarray:
+    """A part of an observation, or a batch of it, as numbers: float32, (D,) or (B, D)."""
+    if part["raw_shape"] is None:
+        raise ValueError("this policy was trained before shapes were kept: pass `obs` as rows")
+    value, shape = np.asarray(value), tuple(part["raw_shape"])
+    batch = value.shape[: value.ndim - len(shape)]
+    what = f"part '{part['name']}' of `obs`" if part["name"] else "`obs`"
+    if len(batch) > 1 or value.shape != (*batch, *shape):
+        raise ValueError(f"{what} must have shape {shape} or (B, *{shape}), got {value.shape}")
+    value = value.reshape(*batch, -1)
+    if part["encoding"] != "one_hot":
+        return value.astype(np.float32, copy=False)
+    counts = np.array(part["counts"])
+    index = value - np.array(part["starts"])
+    if value.dtype.kind not in "iu" or (index < 0).any() or (index >= counts).any():
+        raise ValueError(f"{what} must be one of its categories, got {value.tolist()}")
+    row = np.zeros((*batch, counts.sum()), np.float32)
+    np.put_along_axis(row, index + np.cumsum(counts) - counts, 1.0, axis=-1)
+    return row

@@ -52,6 +52,12 @@ class RunDirectory:
         # Which directory it is, as soon as something is written: others may move it.
         self._identity: tuple[int, int] | None = None
 
+    def _repr_html_(self) -> str:
+        """Return a table and the learning curve, for notebooks."""
+        from hotloop.runs.notebook import run_html
+
+        return run_html(self.path)
+
     # --- making and opening -----------------------------------------------------------------------
 
     @classmethod

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hotloop import timing
 from hotloop.policies import ActingPolicy
+from hotloop.timing import Node
 from hotloop.types import Episode
 
 
@@ -235,3 +237,33 @@ class Result:
     execution: str
     compile_s: float = 0.0
     accounting: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def timing(self) -> Node:
+        """Return where the training's time went, of its own process: `print(result.timing)`.
+
+        Raises:
+            RecordingError: its recording is gone, or was not written.
+        """
+        recordings, problems = timing.read_directory(self.run_dir / "timing")
+        own = [one for one in recordings if one.component == "learner"]
+        if not own:
+            raise timing.RecordingError(
+                str(problems[0])
+                if problems
+                else f"expected a recording in {self.run_dir / 'timing'}, got none: keep what a "
+                "training writes there"
+            )
+        # A resumed run has one of each of its processes.
+        return max(own, key=lambda one: one.start_ns + one.wall_offset_ns).tree()
+
+    def _repr_html_(self) -> str:
+        """Return the run as HTML, for notebooks."""
+        from hotloop.runs.notebook import run_html
+
+        shown = run_html(self.run_dir, {"updates": self.execution})
+        try:
+            tree = self.timing._repr_html_()
+        except timing.RecordingError:
+            return shown
+        return f"{shown}<details><summary>where the time went</summary>{tree}</details>"

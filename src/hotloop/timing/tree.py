@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,6 +33,14 @@ class Node:
     histogram: np.ndarray = field(
         default_factory=lambda: np.zeros(f.NUM_BUCKETS, np.int64), repr=False
     )
+
+    def __str__(self) -> str:
+        from hotloop.timing.table import render
+
+        return render(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     @property
     def self_ns(self) -> int:

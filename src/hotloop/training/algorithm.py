@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from hotloop.policies import Network
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, Result
+from hotloop.training.shown import Shown
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -95,19 +97,29 @@ class Algorithm(ABC):
         on_report: OnReport | None = None,
         on_end: Callable[[Result | None], None] | None = None,
         resume_from: str | Path | None = None,
+        progress: bool = True,
     ) -> Result:
-        """Train, and leave a run directory behind; see `hotloop.training.train`."""
+        """Train, and leave a run directory behind; see `hotloop.training.train`.
+
+        With `progress`, where it stands is printed: a line that is redrawn in a terminal, one every
+        5 s elsewhere. In the end the learning curve is drawn into the run directory.
+        """
         from hotloop.training.train import train
 
-        return train(
-            self,
-            config,
-            env=env,
-            network=network,
-            on_report=on_report,
-            on_end=on_end,
-            resume_from=resume_from,
-        )
+        with contextlib.ExitStack() as exits:
+            if progress:
+                shown = Shown(config, on_report, on_end)
+                exits.callback(shown.close)
+                on_report, on_end = shown.on_report, shown.on_end
+            return train(
+                self,
+                config,
+                env=env,
+                network=network,
+                on_report=on_report,
+                on_end=on_end,
+                resume_from=resume_from,
+            )
 
     def preset(self, env_id: str, **options: Any) -> Any:
         """Return the configuration that suits an environment; `options` come first."""

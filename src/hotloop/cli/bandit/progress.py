@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hotloop.cli.durations import duration
+from hotloop.durations import duration
 
 if TYPE_CHECKING:
     from rich.live import Live

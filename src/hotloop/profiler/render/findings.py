@@ -7,6 +7,7 @@ html.write(found, "report.html")
 
 from __future__ import annotations
 
+import html
 from functools import cached_property
 
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
@@ -35,6 +36,13 @@ class Findings:
     def of(cls, source: Session | Findings) -> Findings:
         """Of a session, or those that there are."""
         return source if isinstance(source, Findings) else cls(source)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, for notebooks."""
+        from hotloop.profiler.render.html import render
+
+        page = html.escape(render(self))
+        return f'<iframe width="100%" height="800" style="border: 0" srcdoc="{page}"></iframe>'
 
     def stages(self, process: Process) -> Stages:
         """Of a process's main thread."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from hotloop.cli.durations import duration
+from hotloop.durations import duration
 from hotloop.system.processes import process_age_s
 
 if TYPE_CHECKING:

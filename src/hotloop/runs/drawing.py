@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotloop.cli.live import left_s
+from hotloop.runs.live import left_s
 
 if TYPE_CHECKING:
     from hotloop.runs import Report
