@@ -270,13 +270,13 @@ def test_eval_plays_the_checkpoint(capsys, tmp_path):
 
 
 def test_eval_plays_other_episodes_than_training(capsys, tmp_path, monkeypatch):
-    import hotloop.envs
+    from hotloop.training import trained
 
     run_dir = tmp_path / "run"
     assert run(capsys, "train", "ppo", *SHORT, "--seed", 4, "--run-dir", run_dir)[0] == 0
-    seen, make_vec = [], hotloop.envs.make_vec
+    seen, make_vec = [], trained.make_vec
     monkeypatch.setattr(
-        hotloop.envs, "make_vec", lambda *args, **kw: (seen.append(kw), make_vec(*args, **kw))[1]
+        trained, "make_vec", lambda *args, **kw: (seen.append(kw), make_vec(*args, **kw))[1]
     )
     assert run(capsys, "eval", run_dir, "--episodes", 2)[0] == 0
     assert seen == [{"seed": 4, "env_kwargs": {}, "stream": "evaluation"}]

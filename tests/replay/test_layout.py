@@ -587,6 +587,77 @@ def test_for_a_vector_environment(mode):
     assert_same_entries(buffer, twin)
 
 
+@pytest.mark.parametrize("num_steps", [1, 4])
+def test_resets_of_a_vector_environment_are_left_out(tmp_path, num_steps):
+    """Without `valid`, a step at a time or several: in the default mode a reset is none."""
+    envs = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3)
+    buffer = ReplayBuffer.for_env(envs, 500, seed=0)
+    told = ReplayBuffer.for_env(envs, 500, seed=0)
+    apart = ReplayBuffer.for_env(envs, 500, seed=0)  # told who each row belongs to
+    assert buffer.settings["next_step_autoreset"]
+    rng = np.random.default_rng(0)
+    obs, _ = envs.reset(seed=0)
+    ended, rows, is_transition, num_resets = np.zeros(3, bool), [], [], 0
+    for _ in range(100):
+        action = rng.integers(0, 2, 3)
+        following, reward, terminated, truncated, _ = envs.step(action)
+        row = (obs.copy(), action, reward.astype(np.float32), following.copy())
+        rows.append((*row, terminated, truncated))
+        is_transition.append(~ended)
+        num_resets += ended.sum()
+        obs, ended = following, terminated | truncated
+        if len(rows) == num_steps:
+            names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+            columns = dict(zip(names, map(np.concatenate, zip(*rows, strict=True)), strict=True))
+            buffer.extend(**columns)
+            told.extend(valid=np.concatenate(is_transition), **columns)
+            apart.extend(env=np.arange(3 * num_steps) % 3, **columns)
+            rows, is_transition = [], []
+    assert num_resets > 5
+    assert len(buffer) == 300 - num_resets
+    for other in (told, apart):
+        assert len(other) == len(buffer)
+        mine, others = (one.get(np.arange(len(buffer))) for one in (buffer, other))
+        for name in ("obs", "next_obs", "action", "reward", "terminated"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(others, name))
+        assert not (mine.obs[mine.terminated] == mine.next_obs[mine.terminated]).all(1).any()
+    buffer.save(tmp_path / "kept")
+    assert ReplayBuffer.load(tmp_path / "kept").settings == buffer.settings
+
+
+def test_a_batch_that_is_refused_leaves_what_is_known_of_resets():
+    envs = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+    buffer = ReplayBuffer.for_env(envs, 10)
+
+    def columns(terminated):
+        return {
+            "obs": np.zeros((2, 4), np.float32),
+            "action": np.zeros(2, np.int64),
+            "reward": np.zeros(2, np.float32),
+            "next_obs": np.ones((2, 4), np.float32),
+            "terminated": np.array(terminated),
+            "truncated": np.zeros(2, np.bool_),
+        }
+
+    with pytest.raises(ShapeError):
+        buffer.extend(**{**columns([True, True]), "obs": np.zeros((2, 3), np.float32)})
+    buffer.extend(**columns([True, False]))
+    assert len(buffer) == 2
+    for wrong in (np.zeros((2, 1), np.bool_), np.zeros(3, np.bool_), [[1], [1, 2]]):
+        with pytest.raises(ShapeError):
+            buffer.extend(**{**columns([False, False]), "truncated": wrong})
+    with pytest.raises(ReplayError):
+        buffer.extend(env=[0, 2], **columns([False, False]))
+    buffer.extend(**columns([False, False]))
+    assert len(buffer) == 3
+    buffer.extend(**columns([True, True]))
+    buffer.cut(1)  # which begins anew, and was not told of by a reset
+    buffer.extend(**columns([False, False]))
+    assert len(buffer) == 6
+    with pytest.raises(ConfigError, match="`next_step_autoreset` needs a field `terminated`"):
+        ReplayBuffer(10, {"obs": ((), "f4")}, next_step_autoreset=True)
+
+
 def test_for_frames_in_a_vector_environment():
     def make() -> gymnasium.Env:
         return FrameStackObservation(gymnasium.make("CartPole-v1"), 3)

@@ -105,11 +105,11 @@ def _write_page(found: Findings, path: Path) -> None:
 
 
 def split(args: list[str]) -> tuple[list[str], list[str]]:
-    """Our own options, and the script with what follows it, which is the script's."""
+    """Our own options, and the script with what follows it; a `--` may stand between them."""
     i = 0
-    while i < len(args) and args[i].startswith("-") and args[i] != "-m":
+    while i < len(args) and args[i].startswith("-") and args[i] not in ("-m", "--"):
         i += 2 if args[i] in _WITH_VALUE else 1
-    return args[:i], args[i:]
+    return args[:i], args[i + (args[i : i + 1] == ["--"]) :]
 
 
 def _parse(own: list[str]) -> dict[str, Any] | None:

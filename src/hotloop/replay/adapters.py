@@ -18,11 +18,13 @@ class Description(NamedTuple):
         fields: as `ReplayBuffer` takes them.
         num_envs: how many environments step together.
         frame_stacks: the fields that are stacks of frames.
+        next_step_autoreset: whether a step after an episode's end is its reset.
     """
 
     fields: dict[str, Any]
     num_envs: int
     frame_stacks: tuple[str, ...]
+    next_step_autoreset: bool = False
 
 
 def describe(env: Any) -> Description:
@@ -52,7 +54,10 @@ def describe(env: Any) -> Description:
         _of_space(observation_space, "observation"), _of_space(action_space, "action")
     )
     is_stack = num_stacked_frames(env, getattr(observation_space, "shape", None) or ()) > 0
-    return Description(fields, num_envs, ("obs",) if is_stack else ())
+    mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    mode = getattr(mode, "value", mode)
+    resets = mode == "NextStep" or type(env).__module__.startswith("envpool")
+    return Description(fields, num_envs, ("obs",) if is_stack else (), resets)
 
 
 def _transition(obs: Any, action: Any) -> dict[str, Any]:

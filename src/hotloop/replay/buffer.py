@@ -52,9 +52,8 @@ class ReplayBuffer:
         sampler: how batches are drawn: `Uniform`, `Proportional`, `Prioritized`, `RankBased`.
         seed: of the draws; None: another one each time.
         num_envs: environments that write, each with episodes of its own.
-        share_next_obs: keep a `next_obs` only once where it is the `obs` of the same environment's
-            next transition. They are compared byte for byte, so what comes out is what went in,
-            always. Which environment a transition belongs to must be said, see `add`, `extend`.
+        share_next_obs: keep a `next_obs` only once where it is, byte for byte, the `obs` of its
+            environment's next transition; which environment that is must be said, see `add`.
         n_step: n. Rewards become Σ_{k<m} γ^k r_{t+k}, m ≤ n steps up to the end of the episode;
             `next_obs`, `terminated` and `truncated` are those after the last of these steps, and
             `discount` is γ^m, or 0 where it terminated: the target is `reward + discount ·
@@ -69,6 +68,8 @@ class ReplayBuffer:
             transition.
         frame_stacks: shared fields whose first axis is a stack of frames, each of which is kept
             once: `("obs",)`.
+        next_step_autoreset: leave out the row that `extend` is given after an episode's end: it is
+            the reset of such a vector environment. `for_env` sets it by what the environment says.
         memory_map: a directory for what is larger than memory: rows and frames lie in files there,
             which have no name and vanish with the process.
 
@@ -103,6 +104,7 @@ class ReplayBuffer:
         weight_from: WeightFrom | None = None,
         running_weight: float | Literal["mean"] = "mean",
         frame_stacks: Sequence[str] = (),
+        next_step_autoreset: bool = False,
         memory_map: str | os.PathLike[str] | None = None,
     ) -> None:
         self.sampler: Sampler = sampler if sampler is not None else Uniform()
@@ -121,6 +123,7 @@ class ReplayBuffer:
             "weight_from": weight_from,
             "running_weight": running_weight,
             "frame_stacks": [frame_stacks] if isinstance(frame_stacks, str) else list(frame_stacks),
+            "next_step_autoreset": bool(next_step_autoreset),
         }
         self.fields = declared(fields)
         check(self.settings, self.fields, self.sampler)
@@ -143,7 +146,7 @@ class ReplayBuffer:
         self._replacement = bool(self.sampler.in_handle()["replacement"])
         self._num_envs = self.settings["num_envs"]
         self._staging = Staging(
-            self.layout, self.sampler, self._num_envs, weights_given=weight_from is None
+            self.layout, self.sampler, self.settings, weights_given=weight_from is None
         )
         try:
             store = Store(self.layout, self.settings, self.sampler.in_handle(), Memory(memory_map))
@@ -178,10 +181,10 @@ class ReplayBuffer:
         from hotloop.replay.adapters import describe
 
         found = describe(env)
+        options.setdefault("next_step_autoreset", found.next_step_autoreset)
         if options.setdefault("share_next_obs", True) or options.get("n_step", 1) > 1:
             options.setdefault("frame_stacks", found.frame_stacks)
-        if num_envs is None:
-            num_envs = found.num_envs
+        num_envs = found.num_envs if num_envs is None else num_envs
         return cls(capacity, found.fields, num_envs=num_envs, **options)
 
     def __len__(self) -> int:
@@ -211,10 +214,7 @@ class ReplayBuffer:
         }
 
     def memory(self) -> dict[str, int]:
-        """Bytes by what they are for; `total` is their sum. Batches have memory of their own.
-
-        Memory is reserved when the buffer is made and taken as it fills.
-        """
+        """Bytes, taken as it fills, by what they are for, and their `total`; without batches."""
         sizes = self._store.sizes()
         sizes["work"] += self._staging.size_bytes()
         return {**sizes, "total": sum(sizes.values())}
@@ -265,7 +265,7 @@ class ReplayBuffer:
             env: (B,), the environment of each; without it they belong to 0, 1, … N − 1, 0, 1, … and
                 B is a multiple of N.
             valid: bool, (B,); where it is False nothing is stored, as for the step that a vector
-                environment with next-step autoreset spends on a reset.
+                environment with next-step autoreset spends on a reset (`for_env` knows of these).
             fields: each field's array, (B, *shape).
 
         Raises:
@@ -297,6 +297,7 @@ class ReplayBuffer:
             first, last = 0, self.settings["num_envs"] - 1
             if env is not None:
                 first = last = self._staging.env_of_one(env)
+            self._staging.begin_anew(first, last)
             following = cut(self._at, first, last, True)
             while following <= last:
                 self._store.grow()

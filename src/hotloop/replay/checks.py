@@ -67,6 +67,10 @@ def check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sampler
     truncated = by_name.get("truncated")
     if needed and truncated and (truncated.shape, truncated.dtype) != ((), np.bool_):
         raise ConfigError(f"{reason} needs `truncated` to be ((), np.bool_), if it is there")
+    for name in ("terminated", "truncated") if settings["next_step_autoreset"] else ():
+        one = by_name.get(name)
+        if one is None or (one.shape, one.dtype) != ((), np.bool_):
+            raise ConfigError(f"`next_step_autoreset` needs a field `{name}`, ((), np.bool_)")
 
 
 def as_array(name: str, value: Any) -> Array:

@@ -187,6 +187,7 @@ def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
                 )
             if header.get("byte_order") != sys.byteorder:
                 raise CheckpointError(f"{path} was written on a machine of the other byte order")
+            header["settings"].setdefault("next_step_autoreset", False)  # older files lack it
             yield archive, header
     except FileNotFoundError as error:
         raise CheckpointError(f"there is no {path}: pass what `save` wrote") from error

@@ -12,6 +12,7 @@ from hotloop.errors import ReplayError, ShapeError
 from hotloop.replay.checks import as_array, checked, missing_fields, one_each
 from hotloop.replay.native.calls import add_weights
 from hotloop.replay.native.handle import MAX_WEIGHT
+from hotloop.replay.resets import Resets
 from hotloop.replay.samplers import Proportional, Sampler
 from hotloop.replay.storage.host import Store
 from hotloop.replay.storage.layout import Field, Layout
@@ -59,7 +60,7 @@ class Staging:
     Args:
         layout: of the buffer.
         sampler: how its batches are drawn.
-        num_envs: environments that write.
+        settings: of the buffer.
         weights_given: whether weights are passed, where the sampler has some.
 
     Attributes:
@@ -68,9 +69,15 @@ class Staging:
     """
 
     def __init__(
-        self, layout: Layout, sampler: Sampler, num_envs: int, *, weights_given: bool
+        self,
+        layout: Layout,
+        sampler: Sampler,
+        settings: Mapping[str, Any],
+        *,
+        weights_given: bool,
     ) -> None:
-        self._layout, self._sampler, self._num_envs = layout, sampler, num_envs
+        self._layout, self._sampler, self._num_envs = layout, sampler, settings["num_envs"]
+        self._resets = Resets(self._num_envs) if settings["next_step_autoreset"] else None
         self._fields = {one.name: one for one in layout.given()}
         self.takes_weight = sampler.weighted and weights_given
         self.needs_weight = isinstance(sampler, Proportional) and weights_given
@@ -106,8 +113,15 @@ class Staging:
     def release(self) -> None:
         """Forget what was staged, and give back what is large."""
         self._lent.clear()
+        if self._resets is not None:
+            self._resets.take()
         if self._rows.memory.nbytes > MAX_STAGE_BYTES:
             self._make(64)
+
+    def begin_anew(self, first: int, last: int) -> None:
+        """Expect no reset of environments that begin anew, from one number to another."""
+        if self._resets is not None:
+            self._resets.clear(first, last)
 
     # One transition.
 
@@ -172,6 +186,9 @@ class Staging:
                 f"{count} transitions are not a multiple of {self._num_envs} environments: pass "
                 "`env`, the environment of each"
             )
+        if self._resets is not None:
+            found = self._resets.transitions(fields, env)
+            valid = found if valid is None else valid
         if valid is not None:
             chosen = checked(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
             kept = np.flatnonzero(chosen)

@@ -106,7 +106,9 @@ def test_without_samples():
     message = "got none: profile for longer, and without `--interval 0`"
     for samples in ([], [seen("main (a.py:1)", elapsed_s=0.0)]):
         with pytest.raises(ProfileError, match=message):
-            flame.folded(session(process(samples=samples)))
+            flame.folded(session(process(samples=samples), about={"command": ["x.py"]}))
+    with pytest.raises(ProfileError, match="a training keeps none by itself, `hotloop profile tra"):
+        flame.folded(session(process(samples=[])))  # of a run directory
     only_elapsed = session(process(samples=[seen("main (a.py:1)", elapsed_s=1.0)]))
     with pytest.raises(ProfileError, match=r"samples with time on a core .* `--by elapsed`"):
         flame.folded(only_elapsed, by="on_core")

@@ -159,7 +159,7 @@ def test_from_the_command_line_to_the_pictures(tmp_path):
             timeout=60,
         )
 
-    hotloop("profile", "--out", "one", "script.py")
+    hotloop("profile", "--out", "one", "--", "script.py")
     files = ("--trace", "t.json", "--flame", "f.svg", "--speedscope", "s.json", "--folded", "f.txt")
     hotloop("report", "one", *files)
 

@@ -77,9 +77,11 @@ def folded(session: Session, by: By = "elapsed", *, merge_workers: bool = False)
                 f"expected samples with {WHAT[by]} in {session.directory}, got none: the system "
                 "does not tell it, or the program was too short; pass `--by elapsed`"
             )
+        cure = "profile for longer, and without `--interval 0`"
+        if not session.about:  # a training's own spans
+            cure = "a training keeps none by itself, `hotloop profile train …` does"
         raise ProfileError(
-            f"expected samples of stacks in {session.directory}, got none: profile for longer, and "
-            "without `--interval 0`"
+            f"expected samples of stacks in {session.directory}, got none: {cure}"
         )
     return stacks
 
