@@ -80,9 +80,7 @@ def folded(session: Session, by: By = "elapsed", *, merge_workers: bool = False)
         cure = "profile for longer, and without `--interval 0`"
         if not session.about:  # a training's own spans
             cure = "a training keeps none by itself, `hotloop profile train …` does"
-        raise ProfileError(
-            f"expected samples of stacks in {session.directory}, got none: {cure}"
-        )
+        raise ProfileError(f"expected samples of stacks in {session.directory}, got none: {cure}")
     return stacks
 
 
