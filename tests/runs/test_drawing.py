@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hotloop.cli import drawing
+from hotloop.runs import drawing
 from hotloop.runs.plots import CURVE_FILE
 from tests.cli.test_cli import report_at
 from tests.runs.made import make_run
