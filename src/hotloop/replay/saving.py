@@ -187,7 +187,10 @@ def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
                 )
             if header.get("byte_order") != sys.byteorder:
                 raise CheckpointError(f"{path} was written on a machine of the other byte order")
-            header["settings"].setdefault("next_step_autoreset", False)  # older files lack it
+            header["settings"] = {  # older files lack what was added since
+                "next_step_autoreset": False,
+                **dict(header["settings"]),
+            }
             yield archive, header
     except FileNotFoundError as error:
         raise CheckpointError(f"there is no {path}: pass what `save` wrote") from error
