@@ -1,9 +1,12 @@
-"""Threads of torch, given back."""
+"""Threads of torch, given back, and taken as cores are free."""
 
+import numpy as np
 import pytest
 import torch
 
-from hotloop.learner import torch_threads
+from hotloop.algorithms import sac, td3
+from hotloop.learner import threads, torch_threads
+from hotloop.learner.threads import FreeThreads, graph_threads
 
 
 def test_threads_are_given_back():
@@ -17,3 +20,84 @@ def test_threads_are_given_back():
     with pytest.raises(RuntimeError, match="inside"):
         fail()
     assert torch.get_num_threads() == before
+
+
+class Machine:
+    """Cores, how many are free, and for how long threads have waited for one."""
+
+    def __init__(self, monkeypatch):
+        self.now_s, self.queued_s, self.free = 100.0, 0.0, 4
+        monkeypatch.setattr(threads.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(threads.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(threads, "_queued_ns", lambda: round(self.queued_s * 1e9))
+        monkeypatch.setattr(threads, "free_cores", lambda: self.free)
+
+    def passes(self, seconds, queued_s=0.0):
+        self.now_s += seconds
+        self.queued_s += queued_s
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+@pytest.mark.parametrize(("free", "count"), [(4, 3), (2, 2), (1, 1), (0, 1), (None, 3)])
+def test_threads_at_first_are_those_that_are_free(machine, free, count):
+    machine.free, before = free, torch.get_num_threads()
+    with FreeThreads(3).taken() as taken:
+        assert taken.count == torch.get_num_threads() == count
+        assert graph_threads() == 3  # what is compiled is made for all of them
+    assert graph_threads() == torch.get_num_threads() == before
+
+
+def test_threads_are_given_back_while_the_cores_are_busy(machine):
+    with FreeThreads(3).taken() as taken:
+        machine.passes(2.0, queued_s=0.1)
+        assert not taken.look()
+        assert taken.count == 3
+        machine.passes(0.5, queued_s=0.5)  # too soon to tell
+        assert not taken.look()
+        machine.passes(0.6)
+        assert "with one thread" in taken.look()
+        assert taken.count == torch.get_num_threads() == 1
+        machine.free = 1
+        for _ in range(20):
+            machine.passes(1.0)
+            assert not taken.look()
+        assert taken.count == 1
+        machine.free = 2
+        for _ in range(10):
+            machine.passes(1.0)
+            taken.look()
+        assert taken.count == torch.get_num_threads() == 2
+        machine.passes(1.0, queued_s=1.0)
+        assert not taken.look()  # told once
+        assert taken.count == 1
+
+
+def test_one_thread_is_never_looked_after(machine):
+    machine.free = 0
+    with FreeThreads(1).taken() as taken:
+        machine.passes(9.0, queued_s=9.0)
+        assert not taken.look()
+        assert taken.count == 1
+
+
+@pytest.mark.parametrize("algorithm", [sac, td3], ids=["sac", "td3"])
+def test_any_number_of_threads_learns_the_same(algorithm, tmp_path):
+    learned = []
+    for count in (1, 2, 3):
+        config = algorithm.Config(
+            env_id="Pendulum-v1",
+            total_timesteps=320,
+            learning_starts=256,
+            buffer_size=1_000,
+            compile="off",
+            torch_threads=count,
+            run_dir=str(tmp_path / str(count)),
+        )
+        learned.append(algorithm.train(config).policy.snapshot.params)
+    for other in learned[1:]:
+        for name, value in learned[0].items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)

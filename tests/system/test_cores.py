@@ -43,3 +43,25 @@ def test_cores_by_the_quota_of_a_group_of_the_first_version(machine, quota, coun
     for group in ("cpu", "cpu/a"):
         machine(f"groups/{group}/cpu.cfs_period_us", "100000\n")
     assert cores.available_cores() == count
+
+
+@pytest.mark.parametrize(
+    ("running", "free"),
+    [(2, 6), (3, 5), (7, 1), (40, 0), (0, 6)],  # two of them are the process's own
+)
+def test_free_cores(machine, monkeypatch, running, free):
+    monkeypatch.setattr(cores.os, "cpu_count", lambda: 6)
+    machine("proc/stat", f"cpu 1 2 3\nprocs_running {running}\nprocs_blocked 0\n")
+    for thread, state in enumerate("RSR"):
+        machine(f"proc/self/task/{thread}/stat", f"7 (a) R) {state} 1 2\n")
+    assert cores.free_cores() == free
+
+
+def test_free_cores_where_nothing_tells_of_them(machine):
+    assert cores.free_cores() is None
+    machine("proc/stat", "cpu 1 2 3\n")
+    assert cores.free_cores() is None
+
+
+def test_free_cores_here():
+    assert cores.free_cores() in range(cores.available_cores() + 1)

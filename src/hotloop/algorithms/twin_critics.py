@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -12,7 +12,6 @@ from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.importing import name_of
 from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
-from hotloop.learner.threads import available_threads
 from hotloop.policies import actor, critics
 from hotloop.policies.learned import LearnedCritics, LearnedNetwork
 from hotloop.training import Batch
@@ -47,8 +46,9 @@ class TwinCriticOptions(Options):
     """A critic of your own instead, `module:Class`."""
     layer_norm: bool = False
     """Normalise the critics' hidden layers."""
-    torch_threads: Count = field(default_factory=available_threads)
-    """Cores for the update; by default all there are, up to 4."""
+    torch_threads: Count | Literal["auto"] = "auto"
+    """Threads of the update. auto: four at most, as long as cores are free; with any number the
+    weights are the same."""
 
     layer_options: ClassVar = ("activation",)  # critics have the same hidden layers
 

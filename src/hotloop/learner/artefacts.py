@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop import cache
 from hotloop.learner.state import mapped, tensors
+from hotloop.learner.threads import graph_threads
 
 OPTIONS = {
     # What is used more than once is computed once, where the default is to repeat up to 30
@@ -190,7 +191,7 @@ def _machine() -> str:
 def _surroundings() -> str:
     from hotloop import __version__
 
-    return f"{_machine()}\n{torch.get_num_threads()}\n{sorted(OPTIONS.items())}\n{__version__}"
+    return f"{_machine()}\n{graph_threads()}\n{sorted(OPTIONS.items())}\n{__version__}"
 
 
 # --- loading, building ----------------------------------------------------------------------------
@@ -256,7 +257,8 @@ def _package(recording: Recording, path: Path, tell: Callable[[str], None]) -> N
         program = torch.export.export(graph, inputs, strict=False)
         tell("compiling the update: it is traced, its C++ is being compiled")
         package = path.with_suffix(".pt2")
-        aoti_compile_and_package(program, package_path=str(package), inductor_configs=dict(OPTIONS))
+        configs = {**OPTIONS, "cpp.threads": graph_threads()}
+        aoti_compile_and_package(program, package_path=str(package), inductor_configs=configs)
     with zipfile.ZipFile(package) as parts:
         (library,) = (name for name in parts.namelist() if name.endswith(_SUFFIX))
         path.write_bytes(parts.read(library))

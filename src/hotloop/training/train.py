@@ -15,6 +15,7 @@ from hotloop.envs import environment_name
 from hotloop.envs.closing import closed_in_time
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
+from hotloop.learner.threads import FreeThreads, available_threads
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts import Rollout
 from hotloop.runs import (
@@ -114,10 +115,12 @@ class Training:
         is_resumed: bool,
         resumed: Resumed | None,
         on_report: OnReport | None,
+        threads: FreeThreads | None,
         exits: contextlib.ExitStack,
         envs_to_close: list[Any],
     ) -> None:
         self.resumed, self.environment = resumed, environment
+        self._threads = threads
         self.device = choose_device(config.device)
         exits.callback(timing.stop)
         timing.start(run.path / "timing", component="learner")
@@ -237,6 +240,10 @@ class Training:
         timesteps, before = position.timesteps, self._saver.timesteps
         episodes = rollout.pop_episodes()
         line = self._reporter.line(position, episodes, metrics)
+        if self._threads is not None:
+            line["torch_threads"] = self._threads.count
+            if told := self._threads.look():
+                self._reporter.doing(told)
         checkpoint = Checkpoint(
             network=network.to_json(),
             snapshot=snapshot,
@@ -294,6 +301,14 @@ class Training:
             self._reporter.close(is_interrupted=is_interrupted)
 
 
+def _threads(asked: int | str, exits: contextlib.ExitStack) -> FreeThreads | None:
+    """Take the threads of the update until `exits` close; return those that come and go."""
+    if isinstance(asked, int):
+        exits.enter_context(torch_threads(asked))
+        return None
+    return exits.enter_context(FreeThreads(available_threads()).taken())
+
+
 def _trained(
     algorithm: Algorithm,
     config: Any,
@@ -328,7 +343,7 @@ def _trained(
                 run, config, resumed = reopen(
                     config, Path(resume_from), algorithm=algorithm.reference, env=name
                 )
-        exits.enter_context(torch_threads(config.torch_threads))
+        threads = _threads(config.torch_threads, exits)
         training = Training(
             algorithm,
             config,
@@ -337,6 +352,7 @@ def _trained(
             is_resumed=not is_new,
             resumed=resumed,
             on_report=on_report,
+            threads=threads,
             exits=exits,
             envs_to_close=envs_to_close,
         )

@@ -75,8 +75,9 @@ class TaskOptions(Options):
     """Of environments, networks, actions and minibatches: the same seed gives the same weights."""
     num_envs: Count = 8
     """N, environments side by side."""
-    torch_threads: Count = 1
-    """Cores for the update; tiny networks are slower on two than on one."""
+    torch_threads: Count | Literal["auto"] = 1
+    """Threads of the update; tiny networks are slower with two than with one. auto: four at most,
+    as long as cores are free; with any number the weights are the same."""
     device: Annotated[Device, MAY_CHANGE] = "cpu"
     """Where networks are updated: cpu, cuda, cuda:1, …; auto: a GPU where torch sees one."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -85,7 +86,7 @@ class TaskOptions(Options):
 
     def check(self) -> None:
         """Refuse more threads than torch can start."""
-        if self.torch_threads > _MAX_THREADS:
+        if self.torch_threads != "auto" and self.torch_threads > _MAX_THREADS:
             raise ConfigError(
                 f"`torch_threads` must be at most {_MAX_THREADS:,}, got {self.torch_threads:,}: "
                 "threads beyond the machine's cores only wait for each other"
