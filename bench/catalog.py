@@ -12,7 +12,7 @@ from bench.profiler import tables as profiler
 from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
-from bench.train import pixels, start
+from bench.train import neighbours, pixels, start
 from bench.train import tables as train
 
 
@@ -213,6 +213,13 @@ BENCHES: dict[str, Bench] = {
             Table(PROFILER, "corpus misses table", corpus.misses_table),
             Table(PROFILER, "corpus alarms table", corpus.alarms_table),
         ),
+    ),
+    "neighbours": Bench(
+        "bench.train.neighbours",
+        "trainings side by side and beside other work, by threads of an update",
+        "15 min",
+        runs=("",),
+        tables=(Table(OFF_POLICY, "neighbours", neighbours.neighbours_table),),
     ),
     "before": Bench(
         "bench.train.before", "is anything slower than in an earlier checkout", "10 min"
