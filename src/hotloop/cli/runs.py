@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,33 +64,53 @@ def run(args: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON array instead")
     options = parser.parse_args(args)
 
-    from hotloop.runs.summary import find_runs, summarise
+    from hotloop.runs.summary import find_runs
 
     directory = Path(options.directory)
+    found = find_runs(directory)
+    if options.json:
+        summaries, damaged = _read(found)
+        broken = [{"path": str(p), "status": "damaged", "error": str(e)} for p, e in damaged]
+        json.dump([*(summary.to_json() for summary in summaries), *broken], sys.stdout)
+        print()
+    elif found:
+        show(found, directory)
+    else:
+        print(f"no runs beneath {directory}")
+    return 0
+
+
+def show(paths: Sequence[Path], directory: Path) -> None:
+    """Print a table of runs.
+
+    Args:
+        paths: their directories.
+        directory: that they are named from.
+    """
+    summaries, damaged = _read(paths)
+    rows = [_row(summary, directory) for summary in summaries]
+    rows += [{"status": "damaged", "run": _name(path, directory)} for path, _ in damaged]
+    console = wide_console()
+    print_table(_table(rows, console.width), console)
+    for _, error in damaged:
+        tell(str(error))
+
+
+def _read(
+    paths: Sequence[Path],
+) -> tuple[list[RunSummary], list[tuple[Path, RunDirectoryError]]]:
+    """Return where runs stand, oldest first, and those that can't be read."""
+    from hotloop.runs.summary import summarise
+
     summaries: list[RunSummary] = []
     damaged: list[tuple[Path, RunDirectoryError]] = []
-    for path in find_runs(directory):
+    for path in paths:
         try:
             summaries.append(summarise(path))
         except RunDirectoryError as error:
             damaged.append((path, error))
     summaries.sort(key=lambda s: (s.started.timestamp() if s.started else 0.0, s.path))
-
-    if options.json:
-        broken = [{"path": str(p), "status": "damaged", "error": str(e)} for p, e in damaged]
-        json.dump([*(summary.to_json() for summary in summaries), *broken], sys.stdout)
-        print()
-        return 0
-    rows = [_row(summary, directory) for summary in summaries]
-    rows += [{"status": "damaged", "run": _name(path, directory)} for path, _ in damaged]
-    if not rows:
-        print(f"no runs beneath {directory}")
-        return 0
-    console = wide_console()
-    print_table(_table(rows, console.width), console)
-    for _, error in damaged:
-        tell(str(error))
-    return 0
+    return summaries, damaged
 
 
 def _row(summary: RunSummary, directory: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
-from hotloop.cli import need, tell
+from hotloop.cli import configuration, need, seeds, tell
 from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.system.processes import process_age_s
@@ -48,7 +49,18 @@ examples:
   hotloop train ppo --env-id CartPole-v1 --total-timesteps 200000 --seed 1
   hotloop train ppo --learning-rate linear:3e-4,0 --clip-range cosine:0.2,0.05,0.5
   hotloop train sac --env-id Pendulum-v1
+  hotloop train ppo --seeds 1-5 --jobs 2
+  hotloop train ppo --learning-rate 1e-3 --save-config fast.toml
+  hotloop train ppo --config fast.toml
 """
+
+# Options of the command itself, and what help says of each.
+_OWN = {
+    "--seeds": ("SEEDS", "one run for each seed, such as 1-5 or 1,3,7-9, in one directory"),
+    "--jobs": ("N", "seeds at a time; by default as many as the cores have room for"),
+    "--config": ("FILE", "take options from a TOML file; those that you give come first"),
+    "--save-config": ("FILE", "write the options to a TOML file, and train nothing"),
+}
 
 
 def run(args: list[str]) -> int:
@@ -67,8 +79,59 @@ def run(args: list[str]) -> int:
             algorithm = find(args[0])
             importlib.import_module("hotloop.training.train")
         with timing.span("read options"):
-            config = parse(algorithm.config, args[1:], prog=prog, presets=algorithm.presets)
-    return train(algorithm, config)
+            own, rest = _own_options(args[1:])
+            filed = {}
+            if own["--config"] is not None:
+                filed = configuration.read(own["--config"], algorithm.config, args[0])
+            config = parse(
+                algorithm.config, rest, prog=prog, presets=algorithm.presets, filed=filed
+            )
+    if own["--save-config"] is not None:
+        path = own["--save-config"]
+        configuration.save(path, config, args[0])
+        print(f"configuration: {path}\nnext: hotloop train {args[0]} --config {shlex.quote(path)}")
+        return 0
+    if own["--seeds"] is None:
+        if own["--jobs"] is not None:
+            raise ConfigError("`--jobs` is for several seeds: give `--seeds` too, such as 1-5")
+        return train(algorithm, config)
+    if any(arg.partition("=")[0] == "--seed" for arg in rest):
+        raise ConfigError("`--seed` and `--seeds` can't both be given: leave one of them out")
+    if own["--config"] is not None:
+        rest = ["--config", own["--config"], *rest]
+    return seeds.train(
+        args[0],
+        rest,
+        config,
+        name=algorithm.name,
+        seeds=seeds.parse_seeds(own["--seeds"]),
+        jobs=seeds.parse_jobs(own["--jobs"], config),
+    )
+
+
+def _own_options(args: list[str]) -> tuple[dict[str, str | None], list[str]]:
+    """Return the values of the command's own options, None for those not given, and the rest.
+
+    Raises:
+        ConfigError: one is given twice, or without a value.
+    """
+    found: dict[str, str | None] = dict.fromkeys(_OWN)
+    rest: list[str] = []
+    following = iter(args)
+    for arg in following:
+        name, has_value, value = arg.partition("=")
+        name = name.replace("_", "-") if name.startswith("--") else name
+        if name not in _OWN:
+            rest.append(arg)
+            continue
+        if not has_value:
+            value = next(following, "")
+        if not value or value.startswith("--"):
+            raise ConfigError(f"`{name}` needs a value: {_OWN[name][1]}")
+        if found[name] is not None:
+            raise ConfigError(f"`{name}` is given twice: give it once")
+        found[name] = value
+    return found, rest
 
 
 def parse(
@@ -77,6 +140,7 @@ def parse(
     *,
     prog: str,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
+    filed: Mapping[str, Any] | None = None,
 ) -> Any:
     """A configuration from command-line options, one for each field.
 
@@ -86,6 +150,7 @@ def parse(
         prog: what help calls the command.
         presets: by environment, what stands in for options that are not given; what of it was
             taken is printed.
+        filed: options from a file, which stand in before a preset's.
 
     Raises:
         ConfigError: the configuration is inconsistent.
@@ -102,8 +167,13 @@ def parse(
         told = (f"{env_id} has {_values(preset)}" for env_id, preset in presets.items())
         description += "\n\nOptions that are not given come from the environment's preset, if it "
         description += f"has one: {'; '.join(told)}."
+    own = (f"{name} {value}: {about}" for name, (value, about) in _OWN.items())
+    description += f"\n\nOf the command itself: {'; '.join(own)}."
     options: dict[str, Any] = {"args": args, "prog": prog, "registry": _rules()}
-    with _room_for_help():
+    filed = dict(filed or {})
+    if filed:
+        options["default"] = unchecked(**filed)
+    with _calm_tyro():
         given: Any = tyro.cli(unchecked, description=description, **options)
     from hotloop.training.algorithm import preset_of
 
@@ -111,8 +181,9 @@ def parse(
     if preset:
         # Once more, with the preset's values as defaults: what is another value now was not given.
         without = given
-        with _room_for_help():
-            given = tyro.cli(unchecked, default=unchecked(**preset), **options)
+        with _calm_tyro():
+            options["default"] = unchecked(**{**preset, **filed})
+            given = tyro.cli(unchecked, **options)
         taken = {x: preset[x] for x in preset if getattr(given, x) != getattr(without, x)}
         if taken:
             print(f"preset for {given.env_id}: {_values(taken)}; options that you give come first")
@@ -120,13 +191,16 @@ def parse(
 
 
 @contextlib.contextmanager
-def _room_for_help() -> Iterator[None]:
+def _calm_tyro() -> Iterator[None]:
     """Have tyro lay out help for 40 columns where there are fewer: with 5 it never ends."""
     before = os.environ.get("COLUMNS")
     if shutil.get_terminal_size().columns < _LEAST_COLUMNS:
         os.environ["COLUMNS"] = str(_LEAST_COLUMNS)
     try:
-        yield
+        with warnings.catch_warnings():
+            # tyro warns of numbers as defaults of options that may be schedules, and takes them.
+            warnings.simplefilter("ignore")
+            yield
     finally:
         if before is not None:
             os.environ["COLUMNS"] = before
