@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hotloop.statistics import autocorrelation_time, kendall, student_t, theil_sen, thirds
+from hotloop.statistics import (
+    autocorrelation_time,
+    bootstrap_interval,
+    interquartile_mean,
+    kendall,
+    student_t,
+    theil_sen,
+    thirds,
+)
 from tests.profiler.sessions import correlated
 
 
@@ -74,3 +82,40 @@ def test_autocorrelation_time_of_a_known_process(phi):
 def test_autocorrelation_time_where_nothing_varies():
     assert autocorrelation_time(np.ones(5)) == autocorrelation_time(np.empty(0)) == 1.0
     assert math.isfinite(autocorrelation_time(np.array([0.0, 1.0])))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 11, 100])
+def test_the_interquartile_mean_is_scipys(count):
+    values = np.random.default_rng(count).standard_cauchy((count, 6))
+    expected = scipy.stats.trim_mean(values, 0.25, axis=0)
+    np.testing.assert_allclose(interquartile_mean(values), expected)
+
+
+def test_the_interquartile_mean_of_what_is_not_known():
+    values = np.array([[1.0, 1.0], [2.0, np.nan], [3.0, 3.0], [4.0, 4.0]])
+    np.testing.assert_array_equal(interquartile_mean(values), [2.5, np.nan])
+
+
+@pytest.mark.parametrize("count", [5, 10, 40])
+def test_the_bootstrap_is_scipys(count):
+    values = np.random.default_rng(count).normal(size=(count, 3))
+    low, high = bootstrap_interval(values, resamples=20_000)
+    for k in range(3):
+        theirs = scipy.stats.bootstrap(
+            (values[:, k],),
+            lambda x, axis: scipy.stats.trim_mean(x, 0.25, axis=axis),
+            n_resamples=20_000,
+            method="percentile",
+            rng=np.random.default_rng(1),
+        ).confidence_interval
+        width = theirs.high - theirs.low
+        assert low[k] == pytest.approx(theirs.low, abs=0.04 * width)
+        assert high[k] == pytest.approx(theirs.high, abs=0.04 * width)
+
+
+def test_the_bootstrap_covers_what_it_says():
+    """Of 200 samples of 20, some 95 % of the intervals hold the true middle."""
+    values = np.random.default_rng(0).normal(size=(20, 200))
+    low, high = bootstrap_interval(values, resamples=500)
+    assert 0.85 <= np.mean((low < 0.0) & (high > 0.0)) <= 1.0
+    assert np.array_equal(low, bootstrap_interval(values, resamples=500)[0])

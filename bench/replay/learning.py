@@ -96,9 +96,9 @@ def group_of(env_id: str, replay: str, runs: list[dict[str, Any]]) -> Group:
         SeedCurve(
             path=Path(),
             seed=run["seed"],
-            steps=np.array([step for step, _ in run["episodes"]], np.int64),
-            returns=np.array([value for _, value in run["episodes"]], np.float64),
-            timesteps=run["timesteps"],
+            at=np.array([step for step, _ in run["episodes"]], np.int64),
+            values=np.array([value for _, value in run["episodes"]], np.float64),
+            end=run["timesteps"],
         )
         for run in runs
     ]
@@ -112,10 +112,10 @@ def summaries_of(groups: dict[str, Group]) -> dict[str, dict[str, list[float]]]:
     for replay, group in groups.items():
         of_seeds: dict[str, list[float]] = {"first_tenth": [], "last_tenth": [], "area": []}
         for seed in group.seeds:
-            tenth = seed.timesteps / 10
-            early, late = seed.steps <= tenth, seed.steps > 9 * tenth
-            of_seeds["first_tenth"].append(_mean(seed.returns[early]))
-            of_seeds["last_tenth"].append(_mean(seed.returns[late]))
+            tenth = seed.end / 10
+            early, late = seed.at <= tenth, seed.at > 9 * tenth
+            of_seeds["first_tenth"].append(_mean(seed.values[early]))
+            of_seeds["last_tenth"].append(_mean(seed.values[late]))
             # Points are equally far apart: their mean is the area over the steps.
             curve = seed.smoothed(points, width)
             of_seeds["area"].append(_mean(curve[np.isfinite(curve)]))
@@ -229,7 +229,7 @@ def main() -> int:
         cases[name] = {
             "command": " ".join(["python -m bench replay-learning", *sys.argv[1:]]),
             "env_id": env_id,
-            "timesteps": groups["uniform"].timesteps,
+            "timesteps": groups["uniform"].end,
             "seeds": list(seeds),
             "summaries": summaries,
             "differences": {

@@ -20,9 +20,8 @@ def test_directories_and_runs(capsys, runs, tmp_path):
     out = capsys.readouterr().out
     heading, row, _, where = out.splitlines()
     assert heading.split("  ")[0] == "group"
-    # Of 1, 2, 3: 2 ± 4.3027 / √3.
     assert row.split("  ")[0] == "ppo"
-    assert row.endswith("2.0 ± 2.5")
+    assert row.endswith("2 (1 to 3)")
     assert where == f"learning curves: {output}"
     assert output.stat().st_size > 1000
 
@@ -36,8 +35,9 @@ def test_json(capsys, runs, tmp_path):
     assert content["output"] == str(output)
     (group,) = content["groups"]
     assert group["seeds"] == [1, 2, 3]
-    assert group["mean_return"] == 2.0
-    assert group["half_width"] == pytest.approx(2.4841, abs=1e-4)
+    assert group["interquartile_mean"] == 2.0
+    assert group["interval"] == [1.0, 3.0]
+    assert group["end"] == 2000
     assert content["left_out"][0]["path"] == str(runs / "empty")
     assert "left out" in captured.err
 
@@ -47,6 +47,8 @@ def test_json(capsys, runs, tmp_path):
     [
         (["{runs}", "--output", "curves.jpg"], 2, "`--output` must end in .png, .svg or .pdf"),
         (["{runs}", "--output", "curves"], 2, "got 'curves'"),
+        (["{runs}", "--metric", "entropy"], 2, "(evaluation, length, policy_loss, return), got"),
+        (["{runs}", "--metric", "evaluation"], 1, "name runs that have it"),
         (["nowhere"], 1, "got nowhere, which does not exist"),
         (["{tmp}/empty"], 1, "there is nothing to draw in"),
         (
@@ -62,4 +64,4 @@ def test_mistakes(capsys, runs, tmp_path, monkeypatch, args, code, message):
     assert main(["plot", *(arg.format(runs=runs, tmp=tmp_path) for arg in args)]) == code
     err = capsys.readouterr().err
     assert message in err
-    assert len(err.splitlines()) == 1
+    assert len(err.splitlines()) == (4 if "evaluation" in args else 1)  # with runs left out

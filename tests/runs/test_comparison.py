@@ -1,29 +1,33 @@
-import math
+import json
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hotloop.runs.comparison import SeedCurve, compare, confidence_band, grid
+from hotloop.errors import ConfigError
+from hotloop.runs.comparison import SeedCurve, compare, grid, over_seeds
 from tests.runs.made import make_run
 
 
 def test_the_band_by_hand():
-    """Of 1, 2, 3: s = 1, s/√3 = 0.57735, t₂ = 4.3027."""
-    mean, half_width = confidence_band(np.array([[1.0], [2.0], [3.0]]))
-    assert mean == [2.0]
-    assert half_width[0] == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
-    assert confidence_band(np.array([[1.0, 5.0]]))[1] is None
+    """Of five seeds the middle three count; of two the band is what they have."""
+    middle, band = over_seeds(np.array([[9.0], [1.0], [3.0], [2.0], [-50.0]]))
+    assert middle == [2.0]
+    assert -50.0 <= band[0][0] < 2.0 < band[1][0] <= 9.0
+    middle, band = over_seeds(np.array([[1.0, 4.0], [3.0, 4.0]]))
+    np.testing.assert_array_equal(middle, [2.0, 4.0])
+    np.testing.assert_array_equal(band, [[1.0, 4.0], [3.0, 4.0]])
+    assert over_seeds(np.array([[1.0, 5.0]]))[1] is None
 
 
 def test_smoothing_by_hand():
     curve = SeedCurve(
         path=Path("run"),
         seed=1,
-        steps=np.array([20, 20, 40, 70]),
-        returns=np.array([1.0, 3.0, 4.0, 7.0]),
-        timesteps=80,
+        at=np.array([20, 20, 40, 70]),
+        values=np.array([1.0, 3.0, 4.0, 7.0]),
+        end=80,
     )
     points = np.arange(10.0, 110.0, 10.0)
     # Nothing has ended at 10; (0, 20] has two, (10, 30] the same; none in (40, 60].
@@ -38,13 +42,64 @@ def test_a_run_that_ended_early_ends_its_groups_mean(tmp_path):
     points, width = grid([group])
     np.testing.assert_array_equal(points, [1000, 2000, 3000, 4000])
     assert width == 1000
-    assert group.timesteps == 2000
+    assert group.end == 2000
     curves = np.stack([seed.smoothed(points, width) for seed in group.seeds])
-    mean, half_width = confidence_band(curves)
-    np.testing.assert_array_equal(mean, [2.0, 3.0, np.nan, np.nan])
-    # Two values 2 apart: s/√2 = 1, t₁ = 12.7062. The last tenth of 2,000 steps.
-    np.testing.assert_allclose(half_width[:2], 12.7062, atol=1e-4)
-    assert group.final_return() == (3.0, pytest.approx(12.7062, abs=1e-4))
+    middle, band = over_seeds(curves)
+    np.testing.assert_array_equal(middle, [2.0, 3.0, np.nan, np.nan])
+    np.testing.assert_array_equal(band, [[1, 2, np.nan, np.nan], [3, 4, np.nan, np.nan]])
+    assert group.final() == (3.0, (2.0, 4.0))  # the last tenth of 2,000 steps
+
+
+def test_episodes_of_an_iteration_are_spread_over_its_steps(tmp_path):
+    make_run(tmp_path / "a", returns=[[1.0, 2.0, 3.0, 4.0], [], [5.0, 6.0]])
+    (group,) = compare([tmp_path / "a"]).groups
+    np.testing.assert_array_equal(group.seeds[0].at, [250, 500, 750, 1000, 2500, 3000])
+    np.testing.assert_array_equal(group.seeds[0].values, [1, 2, 3, 4, 5, 6])
+
+
+def add(path, **metrics):
+    """Log more in each line of a run."""
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    more = (json.loads(line) | metrics for line in lines)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in more))
+
+
+@pytest.mark.parametrize(
+    ("metric", "over", "at", "values"),
+    [
+        ("return", "time", [0.25, 0.5, 1.0], [10, 20, 30]),
+        ("return", "updates", [20, 40, 80], [10, 20, 30]),
+        ("length", "steps", [500, 1000, 2000], [10, 10, 10]),
+        ("policy_loss", "steps", [1000, 2000], [0.25, 0.25]),
+        ("evaluation", "time", [0.5], [7.0]),
+    ],
+)
+def test_metrics_over_steps_time_and_updates(tmp_path, metric, over, at, values):
+    add(make_run(tmp_path / "a", evaluations=[7.0]), num_updates=40.0)
+    (group,) = compare([tmp_path / "a"], metric=metric, over=over).groups
+    np.testing.assert_allclose(group.seeds[0].at, at)
+    np.testing.assert_array_equal(group.seeds[0].values, values)
+
+
+def test_a_metric_that_no_run_has(tmp_path):
+    add(make_run(tmp_path / "a"), entropy=0.5)
+    with pytest.raises(
+        ConfigError, match=r"\(entropy, evaluation, .*, return\), got 'entrpy'; did"
+    ):
+        compare([tmp_path / "a"], metric="entrpy")
+    make_run(tmp_path / "b", seed=2)
+    comparison = compare([tmp_path / "a", tmp_path / "b"], metric="entropy")
+    assert [seed.seed for seed in comparison.groups[0].seeds] == [1]
+    assert [why for _, why in comparison.left_out] == [f"{tmp_path / 'b'} has no `entropy`"]
+    assert not compare([tmp_path / "a"], metric="evaluation").groups
+
+
+def test_damaged_lengths(tmp_path):
+    add(make_run(tmp_path / "a"), episode_lengths=["x", None])
+    comparison = compare([tmp_path / "a"], metric="length")
+    assert (
+        "`episode_lengths` of metrics.jsonl must be lists of numbers" in comparison.left_out[0][1]
+    )
 
 
 @pytest.mark.parametrize("is_old", [False, True])

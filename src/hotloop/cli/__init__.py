@@ -36,6 +36,8 @@ COMMANDS = {
     "profile": "Run a script and say where the time of all its processes goes.",
     "report": "The same of a profile or a run that was recorded before.",
     "compare": "Compare the speed of two profiles or runs, with significance.",
+    "presets": "List the environments that have options of their own.",
+    "doctor": "Say what this machine has for training, and what would be faster.",
     "cache": "Show or clear the compiled updates that are kept.",
     "bandit": "Play k-armed bandits: the book's figures, comparisons, grids.",
 }

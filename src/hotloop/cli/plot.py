@@ -14,7 +14,7 @@ from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
-    from hotloop.runs.comparison import Comparison, Group
+    from hotloop.runs.comparison import Comparison, Group, Over
 
 _FORMATS = (".png", ".svg", ".pdf")
 
@@ -24,8 +24,8 @@ def run(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hotloop plot",
         description="Draw learning curves, a panel for each environment. Runs that differ by their "
-        "seed alone are one curve: the mean over seeds and its 95 % confidence interval. Returns "
-        "are of training episodes, smoothed over a twentieth of the steps.",
+        "seed alone are one curve: the interquartile mean over seeds and its 95 % bootstrap "
+        "interval. Curves are smoothed over a twentieth of the steps.",
     )
     parser.add_argument(
         "runs", metavar="RUN", nargs="+", help="a run directory, or a directory of runs"
@@ -38,6 +38,19 @@ def run(args: list[str]) -> int:
         help="where to: .png, .svg or .pdf (default: %(default)s)",
     )
     parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        default="return",
+        help="return or length of training episodes, evaluation, or any number that a run logs, "
+        "such as entropy (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--x",
+        choices=("steps", "time", "updates"),
+        default="steps",
+        help="draw it over transitions, seconds of training, or updates (default: %(default)s)",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of the table"
     )
     options = parser.parse_args(args)
@@ -48,54 +61,59 @@ def run(args: list[str]) -> int:
         )
     need("matplotlib", extra="train", purpose="drawing a curve")
 
-    from hotloop.runs.comparison import compare
+    from hotloop.runs.comparison import EPISODES, compare
     from hotloop.runs.plots import comparison_plot
     from hotloop.runs.summary import find_runs
 
     found = [path for given in options.runs for path in find_runs(Path(given))]
-    comparison = compare(dict.fromkeys(found))
+    comparison = compare(dict.fromkeys(found), metric=options.metric, over=options.x)
     for _, why in comparison.left_out:
         tell(f"left out: {why}")
     if not comparison.groups:
         raise RunDirectoryError(
-            f"there is nothing to draw in {', '.join(options.runs)}: name runs in which an episode "
-            "has ended"
+            f"there is nothing to draw in {', '.join(options.runs)}: name runs "
+            + ("in which an episode has ended" if options.metric in EPISODES else "that have it")
         )
-    comparison_plot(comparison.groups, options.output)
+    comparison_plot(comparison.groups, options.output, metric=options.metric, over=options.x)
     if options.json:
-        json.dump(_to_json(comparison, options.output), sys.stdout)
+        json.dump(_to_json(comparison, options), sys.stdout)
         print()
         return 0
-    _print_table(comparison.groups)
+    _print_table(comparison.groups, options.metric, options.x)
     print(f"\nlearning curves: {options.output}")
     return 0
 
 
-def _print_table(groups: list[Group]) -> None:
+def _print_table(groups: list[Group], metric: str, over: Over) -> None:
     from rich.text import Text
+
+    from hotloop.runs.comparison import OVER
 
     table = plain_table()
     table.add_column("group", overflow="fold")
-    for heading in ("seeds", "steps", "return, last tenth"):
+    for heading in ("seeds", OVER[over], f"{metric}, last tenth"):
         table.add_column(heading, justify="right", no_wrap=True)
     has_several_envs = len({group.env_id for group in groups}) > 1
     for group in groups:
         label = f"{group.env_id}: {group.label}" if has_several_envs else group.label
-        steps = f"{group.timesteps:,}"
-        table.add_row(Text(label), str(len(group.seeds)), steps, _interval(*group.final_return()))
+        end = f"{group.end:,.0f}"
+        table.add_row(Text(label), str(len(group.seeds)), end, _interval(*group.final()))
     print_table(table, wide_console())
 
 
-def _interval(mean: float, half_width: float | None) -> str:
-    if math.isnan(mean):
+def _interval(middle: float, band: tuple[float, float] | None) -> str:
+    if math.isnan(middle):
         return "–"
-    return f"{mean:,.1f}" + ("" if half_width is None else f" ± {half_width:,.1f}")
+    form = ",.1f" if abs(middle) >= 10 else ".4g"
+    told = format(middle, form)
+    return told if band is None else f"{told} ({band[0]:{form}} to {band[1]:{form}})"
 
 
-def _to_json(comparison: Comparison, output: Path) -> dict[str, Any]:
-    groups = []
+def _to_json(comparison: Comparison, options: argparse.Namespace) -> dict[str, Any]:
+    groups: list[dict[str, Any]] = []
     for group in comparison.groups:
-        mean, half_width = group.final_return()
+        middle, band = group.final()
+        is_known = not math.isnan(middle)
         groups.append(
             {
                 "env_id": group.env_id,
@@ -103,10 +121,16 @@ def _to_json(comparison: Comparison, output: Path) -> dict[str, Any]:
                 "options": group.options,
                 "seeds": [seed.seed for seed in group.seeds],
                 "runs": [str(seed.path) for seed in group.seeds],
-                "timesteps": group.timesteps,
-                "mean_return": None if math.isnan(mean) else mean,
-                "half_width": None if half_width is None or math.isnan(half_width) else half_width,
+                "end": group.end,
+                "interquartile_mean": middle if is_known else None,
+                "interval": list(band) if is_known and band is not None else None,
             }
         )
     left_out = [{"path": str(path), "why": why} for path, why in comparison.left_out]
-    return {"output": str(output), "groups": groups, "left_out": left_out}
+    return {
+        "output": str(options.output),
+        "metric": options.metric,
+        "x": options.x,
+        "groups": groups,
+        "left_out": left_out,
+    }

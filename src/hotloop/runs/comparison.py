@@ -3,65 +3,75 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from hotloop.errors import RunDirectoryError
+from hotloop.errors import ConfigError, RunDirectoryError, nearest
 from hotloop.runs.directory import RunDirectory
-from hotloop.statistics import student_t
+from hotloop.statistics import bootstrap_interval, interquartile_mean
 from hotloop.types import Array
 
 # What is compared anyway, or stands beside the configuration.
 _COMPARED = {"total_timesteps"}
 _NOT_COMPARED = {"seed", "env_id", "torch_threads", "compile"}
 _MAX_POINTS = 200
+# What a curve may be drawn over, and how axes call it.
+Over = Literal["steps", "time", "updates"]
+OVER: dict[Over, str] = {"steps": "steps", "time": "time, s", "updates": "updates"}
+# Metrics of episodes and evaluations, and how axes call them; all others are of an iteration.
+EPISODES = {"return": "episode_returns", "length": "episode_lengths"}
+NAMES = {
+    "return": "undiscounted return of training episodes",
+    "length": "steps in a training episode",
+    "evaluation": "mean undiscounted return of an evaluation",
+}
+_NO_METRICS = {"iteration", "timesteps", "elapsed_s"}
 _SMOOTHED_SHARE = 0.05  # of the steps
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SeedCurve:
-    """The training episodes of one run.
+    """The training episodes of one run, or another metric of it.
 
     Attributes:
         path: its directory.
         seed: the run's.
-        steps: int64, (E,), after how many steps each ended, ascending.
-        returns: float64, (E,), undiscounted.
-        timesteps: transitions collected.
+        at: (E,), ascending: after how many steps each episode ended, or seconds, or updates.
+        values: float64, (E,), undiscounted returns, or what is looked at instead.
+        end: of the run: transitions collected, or seconds, or updates.
     """
 
     path: Path
     seed: int
-    steps: Array = field(repr=False)
-    returns: Array = field(repr=False)
-    timesteps: int
+    at: Array = field(repr=False)
+    values: Array = field(repr=False)
+    end: float
 
     def smoothed(self, points: Array, width: float) -> Array:
-        """Mean return of the episodes that ended in the last `width` steps before each point.
+        """Mean of the episodes that ended in the last `width` steps before each point.
 
         Args:
             points: float64, (G,), ascending.
-            width: steps.
+            width: steps, or seconds, or updates.
 
         Returns:
             float64, (G,). Bridged by a line where none ended; NaN before the first one, and after
             the run's own end.
         """
-        sums = np.concatenate([[0.0], np.cumsum(self.returns)])
-        stop = np.searchsorted(self.steps, points, side="right")
-        start = np.searchsorted(self.steps, points - width, side="right")
+        sums = np.concatenate([[0.0], np.cumsum(self.values)])
+        stop = np.searchsorted(self.at, points, side="right")
+        start = np.searchsorted(self.at, points - width, side="right")
         has_any = stop > start
         curve = np.full(len(points), np.nan)
         if has_any.any():
             means = (sums[stop] - sums[start])[has_any] / (stop - start)[has_any]
             curve = np.interp(points, points[has_any], means, left=np.nan)
         # One more point than the run has, so that a line reaches its end.
-        last = int(np.searchsorted(points, self.timesteps))
+        last = int(np.searchsorted(points, self.end))
         curve[last + 1 :] = np.nan
         return curve
 
@@ -90,21 +100,21 @@ class Group:
         return ", ".join([self.algorithm, *options])
 
     @property
-    def timesteps(self) -> int:
-        """Steps that all seeds have."""
-        return min(seed.timesteps for seed in self.seeds)
+    def end(self) -> float:
+        """Steps that all seeds have; or seconds, or updates."""
+        return min(seed.end for seed in self.seeds)
 
-    def final_return(self) -> tuple[float, float | None]:
-        """Mean return of the episodes in the last tenth of the steps that all seeds have.
+    def final(self) -> tuple[float, tuple[float, float] | None]:
+        """Sum up the last tenth of the steps that all seeds have.
 
         Returns:
-            The mean over seeds of each one's mean, and the half-width of its 95 % confidence
-            interval, None of one seed. NaN where a seed has no episode by then.
+            The interquartile mean over seeds of each one's mean, and its 95 % interval, None of
+            one seed. NaN where a seed has no episode by then.
         """
-        end = self.timesteps
+        end = self.end
         means = [seed.smoothed(np.array([float(end)]), 0.1 * end)[0] for seed in self.seeds]
-        mean, half_width = confidence_band(np.array(means)[:, None])
-        return float(mean[0]), None if half_width is None else float(half_width[0])
+        middle, band = over_seeds(np.array(means)[:, None])
+        return float(middle[0]), None if band is None else (float(band[0][0]), float(band[1][0]))
 
 
 @dataclass(frozen=True)
@@ -120,94 +130,156 @@ class Comparison:
     left_out: list[tuple[Path, str]]
 
 
-def compare(paths: Iterable[Path]) -> Comparison:
+def compare(paths: Iterable[Path], *, metric: str = "return", over: Over = "steps") -> Comparison:
     """Put runs into groups by environment, algorithm and configuration, whatever the seed.
 
     Options that change nothing that is learned (directories, checkpoints, evaluations, trackers,
     threads, compilation) are not looked at. Of several runs with one configuration and one seed,
     which would have to be the same, the longest is taken, of equals the last one.
+
+    Args:
+        paths: run directories.
+        metric: `return` and `length` of training episodes, `evaluation`, or any number that is
+            logged of an iteration.
+        over: what it is drawn over.
+
+    Raises:
+        ConfigError: no run has this metric, though some have others.
     """
+    known: set[str] = set()
     left_out: list[tuple[Path, str]] = []
     seeds: dict[tuple[str, str, str], dict[int, SeedCurve]] = {}
     for path in paths:
         try:
-            env_id, algorithm, options, curve = _read(path)
+            env_id, algorithm, options, curve, has = _read(path, metric, over)
         except RunDirectoryError as error:
             left_out.append((path, str(error)))
             continue
-        if not len(curve.steps):
-            left_out.append((path, f"{path} has no episode that ended"))
+        known |= has
+        if not len(curve.at):
+            without = "no episode that ended" if metric in EPISODES else f"no `{metric}`"
+            left_out.append((path, f"{path} has {without}"))
             continue
         group = seeds.setdefault((env_id, algorithm, json.dumps(options, sort_keys=True)), {})
         other = group.get(curve.seed)
-        if other is not None and other.timesteps > curve.timesteps:
+        if other is not None and other.end > curve.end:
             curve, other = other, curve
         if other is not None:
             same = f"the configuration and the seed of {curve.path}"
             left_out.append((other.path, f"{other.path} has {same}, which is taken instead"))
         group[curve.seed] = curve
+    if not seeds and known and metric not in known | {*NAMES}:
+        hint = nearest(metric, known | {*NAMES}) or ""
+        raise ConfigError(
+            f"`--metric` must be one that the runs have ({', '.join(sorted(known | {*NAMES}))}), "
+            f"got '{metric}'{hint}"
+        )
     return Comparison(_named(seeds), left_out)
 
 
-def episodes_in(lines: Iterable[Mapping[str, Any]]) -> tuple[Array, Array]:
+def episodes_in(lines: Sequence[Mapping[str, Any]]) -> tuple[Array, Array]:
     """Every training episode of a run, from the lines of its `metrics.jsonl`.
 
     Returns:
-        The step at which the iteration that it ended in was over, int64, (E,), and its undiscounted
-        return, float64, (E,).
+        The step at which it ended, int64, (E,), ascending, and its undiscounted return, float64,
+        (E,). The episodes of an iteration are spread over its steps, in the order in which they
+        ended.
     """
-    steps: list[int] = []
-    returns: list[float] = []
-    for line in lines:
-        steps.extend([line["timesteps"]] * len(line["episode_returns"]))
-        returns.extend(line["episode_returns"])
-    return np.asarray(steps, np.int64), np.asarray(returns, np.float64)
+    steps, returns = _spread(lines, EPISODES["return"], _ends(lines, "steps"))
+    return np.ceil(steps).astype(np.int64), returns
 
 
-def confidence_band(curves: Array) -> tuple[Array, Array | None]:
-    """Mean over seeds and half the width of its 95 % confidence interval, by Student's t.
+def over_seeds(curves: Array) -> tuple[Array, tuple[Array, Array] | None]:
+    """Interquartile mean over seeds, and its 95 % bootstrap interval.
 
     Args:
         curves: float64, (S, G).
 
     Returns:
-        float64, (G,) both; None in place of the second where S = 1.
+        float64, (G,), and the lower and the upper bound; None in their place where S = 1.
     """
-    mean = curves.mean(0)
-    if len(curves) == 1:
-        return mean, None
-    standard_error = curves.std(0, ddof=1) / math.sqrt(len(curves))
-    return mean, student_t(len(curves) - 1) * standard_error
+    middle = interquartile_mean(curves)
+    return middle, None if len(curves) == 1 else bootstrap_interval(curves)
 
 
 def grid(groups: list[Group]) -> tuple[Array, float]:
     """Where curves of one environment are compared.
 
     Returns:
-        Steps, float64, (G,), and the width to smooth over. There are no more points than iterations
-        in which an episode ended: a finer curve would be a staircase.
+        Steps, or seconds, or updates, float64, (G,), and the width to smooth over. There are no
+        more points than episodes: a finer curve would be a staircase.
     """
     seeds = [seed for group in groups for seed in group.seeds]
-    end = max(seed.timesteps for seed in seeds)
-    num_points = min(_MAX_POINTS, max(len(np.unique(seed.steps)) for seed in seeds))
+    end = max(seed.end for seed in seeds)
+    num_points = min(_MAX_POINTS, max(len(np.unique(seed.at)) for seed in seeds))
     return np.linspace(0.0, end, num_points + 1)[1:], max(_SMOOTHED_SHARE * end, end / num_points)
 
 
-def _read(path: Path) -> tuple[str, str, dict[str, Any], SeedCurve]:
+def _read(
+    path: Path, metric: str, over: Over
+) -> tuple[str, str, dict[str, Any], SeedCurve, set[str]]:
+    """Return what a run is of, its curve, and the metrics that it has."""
     run = RunDirectory.open(path)
     content, lines = run.config, run.metrics()
     same = (set(content["may_change"]) - _COMPARED) | _NOT_COMPARED
     options = {k: v for k, v in content["config"].items() if k not in same}
     options["network"] = content["network"]
-    steps, returns = episodes_in(lines)
+    ends = _ends(lines, over)
+    if metric in EPISODES:
+        try:
+            at, values = _spread(lines, EPISODES[metric], ends)
+        except (TypeError, ValueError) as error:
+            raise RunDirectoryError(
+                f"{path}: `{EPISODES[metric]}` of metrics.jsonl must be lists of numbers: it is "
+                "damaged"
+            ) from error
+    else:
+        found = [(end, _number(line, metric)) for end, line in zip(ends, lines, strict=True)]
+        pairs = np.array([x for x in found if x[1] is not None], np.float64).reshape(-1, 2)
+        at, values = pairs[:, 0], pairs[:, 1]
     curve = SeedCurve(
         path=path,
         seed=content["config"]["seed"],
-        steps=steps,
-        returns=returns,
-        timesteps=lines[-1]["timesteps"] if lines else 0,
+        at=at,
+        values=values,
+        end=ends[-1] if ends else 0.0,
     )
-    return content["env_id"], content["algorithm"], options, curve
+    has = {name for line in lines[-1:] for name in line if _number(line, name) is not None}
+    return content["env_id"], content["algorithm"], options, curve, has - _NO_METRICS
+
+
+def _ends(lines: Sequence[Mapping[str, Any]], over: Over) -> list[float]:
+    """Return where each iteration ended."""
+    if over == "steps":
+        return [float(line["timesteps"]) for line in lines]
+    if over == "time":
+        return [float(line["elapsed_s"] or 0.0) for line in lines]
+    return np.cumsum([_number(line, "num_updates") or 0.0 for line in lines]).tolist()
+
+
+def _spread(
+    lines: Sequence[Mapping[str, Any]], name: str, ends: list[float]
+) -> tuple[Array, Array]:
+    """Return where the episodes of each iteration ended, about, and what is known of them."""
+    at: list[Array] = []
+    values: list[float] = []
+    begin = 0.0
+    for line, end in zip(lines, ends, strict=True):
+        ended = line.get(name) or []
+        at.append(begin + (end - begin) * np.arange(1, len(ended) + 1) / max(1, len(ended)))
+        values.extend(ended)
+        begin = end
+    return np.concatenate([*at, np.empty(0)]), np.asarray(values, np.float64)
+
+
+def _number(line: Mapping[str, Any], metric: str) -> float | None:
+    """Return a metric of an iteration; None where it has none."""
+    value = line.get(metric)
+    if metric == "evaluation" and value is not None:
+        value = value["mean_return"]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
 
 
 def _named(seeds: dict[tuple[str, str, str], dict[int, SeedCurve]]) -> list[Group]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.errors import MissingExtraError
-from hotloop.runs.comparison import Group, confidence_band, episodes_in, grid
+from hotloop.runs.comparison import NAMES, OVER, Group, Over, episodes_in, grid, over_seeds
 from hotloop.runs.directory import RunDirectory
 from hotloop.system.files import written_whole
 from hotloop.types import Array
@@ -24,8 +24,8 @@ def episodes_of(run: RunDirectory) -> tuple[Array, Array]:
     """Every training episode of a run.
 
     Returns:
-        The step at which the iteration that it ended in was over, int64, (E,), and its undiscounted
-        return, float64, (E,).
+        The step at which it ended, int64, (E,), and its undiscounted return, float64, (E,); see
+        `hotloop.runs.comparison.episodes_in`.
     """
     return episodes_in(run.metrics())
 
@@ -34,7 +34,7 @@ CURVE_FILE = "learning_curve.png"
 
 
 def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
-    """Draw `learning_curve.png`: each episode's return, and the running mean of `window` of them.
+    """Draw `learning_curve.png`: each episode's return, the running mean of `window`, evaluations.
 
     Returns:
         The picture's path.
@@ -44,16 +44,25 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
         OutputError, RunDirectoryError: the picture can't be written.
     """
     figure = _figure(7, 4)
-    steps, returns = episodes_of(run)
+    lines = run.metrics()
+    steps, returns = episodes_in(lines)
+    evaluations = [
+        (line["timesteps"], line["evaluation"]["mean_return"])
+        for line in lines
+        if line.get("evaluation")
+    ]
     config = run.config
     axes = figure.subplots()
     if len(returns):
-        axes.scatter(steps, returns, s=4, alpha=0.25, linewidths=0, label="episode")
+        axes.scatter(steps, returns, s=4, alpha=0.25, linewidths=0, label="training episode")
         mean = running_mean(returns, window)
-        axes.plot(steps, mean, color="C1", label=f"mean of {window} episodes")
-        axes.legend(loc="lower right")
-    else:
+        axes.plot(steps, mean, color="C1", label=f"mean of {window} of them")
+    elif not evaluations:
         axes.text(0.5, 0.5, "no episode ended", ha="center", transform=axes.transAxes)
+    if evaluations:
+        axes.plot(*zip(*evaluations, strict=True), "C2o-", markersize=4, label="evaluation")
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="lower right")
     axes.set_xlabel("steps")
     axes.set_ylabel("undiscounted return")
     title = f"{config['algorithm']} on {config['env_id']}, seed {config['config']['seed']}"
@@ -66,15 +75,19 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
     return path
 
 
-def comparison_plot(groups: Sequence[Group], path: Path) -> None:
+def comparison_plot(
+    groups: Sequence[Group], path: Path, *, metric: str = "return", over: Over = "steps"
+) -> None:
     """Draw learning curves over seeds, a panel for each environment.
 
-    Of each group the mean over its seeds and a 95 % confidence band, as far as all of them go, and
-    each seed as a thin line.
+    Of each group the interquartile mean over its seeds and a 95 % bootstrap band, as far as all of
+    them go, and each seed as a thin line.
 
     Args:
         groups: at least one.
         path: where to, by suffix: .png, .svg or .pdf.
+        metric: what the groups' curves are of, for the axis.
+        over: what they are drawn over, for the axis.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -91,19 +104,11 @@ def comparison_plot(groups: Sequence[Group], path: Path) -> None:
         axes.remove()
     for axes, (env_id, members) in zip(all_axes, panels.items(), strict=False):
         points, width = grid(members)
-        drawn = [
+        for k, group in enumerate(members):
             _draw_group(axes, group, points, width, color=f"C{k}")
-            for k, group in enumerate(members)
-        ]
-        # By the seeds, not by the bands: that of two seeds is 25 times their distance.
-        values = np.concatenate(drawn)
-        values = values[np.isfinite(values)]
-        if len(values):
-            margin = 0.15 * np.ptp(values) or 1.0
-            axes.set_ylim(values.min() - margin, values.max() + margin)
         axes.set_title(env_id, parse_math=False)
-        axes.set_xlabel("steps")
-        axes.set_ylabel("undiscounted return")
+        axes.set_xlabel(OVER[over])
+        axes.set_ylabel(NAMES.get(metric, metric), parse_math=False)
         axes.grid(alpha=0.3)
         # Below: labels are long, and curves are what is to be seen.
         legend = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize="small")
@@ -113,20 +118,16 @@ def comparison_plot(groups: Sequence[Group], path: Path) -> None:
         figure.savefig(aside, dpi=120)
 
 
-def _draw_group(axes: Any, group: Group, points: Array, width: float, *, color: str) -> Array:
-    """Draw a group; its seeds' curves, flat."""
+def _draw_group(axes: Any, group: Group, points: Array, width: float, *, color: str) -> None:
     curves = np.stack([seed.smoothed(points, width) for seed in group.seeds])
-    mean, half_width = confidence_band(curves)
-    seeds = "1 seed, no band" if half_width is None else f"{len(curves)} seeds, 95 %"
+    middle, band = over_seeds(curves)
+    seeds = "1 seed, no band" if band is None else f"{len(curves)} seeds, 95 %"
     marker = "o" if len(points) == 1 else None  # of which there is no line
     label = fill(f"{group.label} ({seeds})", 60)
-    axes.plot(points, mean, color=color, label=label, marker=marker)
-    if half_width is not None:
+    axes.plot(points, middle, color=color, label=label, marker=marker)
+    if band is not None:
         axes.plot(points, curves.T, color=color, alpha=0.35, linewidth=0.7)
-        axes.fill_between(
-            points, mean - half_width, mean + half_width, color=color, alpha=0.2, linewidth=0
-        )
-    return curves.ravel()
+        axes.fill_between(points, *band, color=color, alpha=0.2, linewidth=0)
 
 
 def warm_up() -> None:

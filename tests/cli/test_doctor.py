@@ -1,0 +1,114 @@
+"""`hotloop doctor` and `hotloop presets`."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotloop.algorithms import find
+from hotloop.cli import doctor, main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def look():
+    return {one.name: one for one in doctor.look()}
+
+
+def test_what_is_told(capsys):
+    assert main(["doctor"]) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    for name in ("cores", "free memory", "torch", "C++ compiler", "compiled updates"):
+        assert re.search(rf"^{re.escape(name)}  +\S", out, re.MULTILINE), name
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {one["name"] for one in found} == set(look())
+    assert all(one.keys() == {"name", "value", "advice"} for one in found)
+
+
+def test_a_quota(monkeypatch):
+    monkeypatch.setattr(doctor, "available_cores", lambda: 2)
+    monkeypatch.setattr(doctor, "free_cores", lambda: 1)
+    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 8)
+    found = look()
+    assert found["cores"].value == "2 of 8, by affinity or a quota"
+    assert "raise it" in found["cores"].advice
+    assert "take turns" in found["cores that nobody else wants now"].advice
+
+
+def test_no_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    found = look()["C++ compiler"]
+    assert found.value == "none"
+    assert "install g++, or set CXX" in found.advice
+
+
+def test_without_torch(monkeypatch):
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda x: None if x == "torch" else real(x))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "hotloop[train]" in look()["torch"].advice
+
+
+def test_what_is_missing(monkeypatch, capsys):
+    real = doctor.importlib.util.find_spec
+    gone = ("wandb", "hotloop.timing._recorder")
+    monkeypatch.setattr(
+        doctor.importlib.util, "find_spec", lambda x: None if x in gone else real(x)
+    )
+    found = look()
+    assert "wandb (pip install 'hotloop[wandb]')" in found["extras that are missing"].value
+    assert "wandb" not in found["extras"].value
+    assert found["compiled parts"].value == "missing: spans"
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "what would be faster:" in out
+    assert "(pip install 'hotloop[wandb]')" in out
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "file" / "cache"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # root may write anywhere
+    assert "set HOTLOOP_CACHE" in look()["compiled updates"].advice
+
+
+def test_the_extras_are_those_there_are():
+    text = (ROOT / "pyproject.toml").read_text()
+    table = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    names = set(re.findall(r"^([a-z0-9]+) = \[", table, re.MULTILINE))
+    assert doctor.EXTRAS.keys() == names - {"bench", "dev", "all"}
+
+
+def test_presets(capsys):
+    assert main(["presets", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["algorithm"], one["env_id"]) for one in found] == [
+        (name, env_id) for name in ("ppo", "sac", "td3", "dqn") for env_id in find(name).presets
+    ]
+    assert main(["presets"]) == 0
+    out = capsys.readouterr().out
+    assert "Pendulum-v1" in out
+    assert "learning_starts=500" in out
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "ALE/Breakout-v5"])
+def test_presets_of_an_environment(capsys, env_id):
+    assert main(["presets", env_id, "--json"]) == 0
+    found = {one["algorithm"]: one["options"] for one in json.loads(capsys.readouterr().out)}
+    for name, options in found.items():
+        algorithm = find(name)
+        config = algorithm.preset(env_id)
+        for option, value in options.items():
+            assert json.loads(json.dumps(getattr(config, option), default=str)) == value
+    assert set(found) == ({"sac", "td3"} if env_id == "Pendulum-v1" else {"ppo", "dqn"})
+
+
+def test_an_environment_without_a_preset(capsys):
+    assert main(["presets", "Pendulum-v2"]) == 2
+    assert "did you mean 'Pendulum-v1'" in capsys.readouterr().err
+    assert main(["presets", "qqqqq"]) == 2
+    assert "the defaults of the algorithm are taken" in capsys.readouterr().err
