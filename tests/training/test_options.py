@@ -349,6 +349,13 @@ def test_a_schedule_that_is_not_there():
         Config(learning_rate="no_such:f")
 
 
+def test_paths_stand_for_their_text(tmp_path):
+    config = algorithms.find("ppo").config(run_dir=tmp_path / "a", runs_dir=tmp_path)
+    assert (config.run_dir, config.runs_dir) == (str(tmp_path / "a"), str(tmp_path))
+    with pytest.raises(ConfigError, match="`num_envs` must be"):
+        algorithms.find("ppo").config(num_envs=tmp_path)
+
+
 def test_an_option_that_is_no_schedule_is_no_text():
     with pytest.raises(ConfigError, match="`mixing` must be positive and finite, got 'linear:1,0'"):
         Config(mixing="linear:1,0")

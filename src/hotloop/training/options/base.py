@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +44,8 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, hint in type_hints(type(self)).items():
+            if isinstance(getattr(self, name), os.PathLike):  # stands for its text
+                object.__setattr__(self, name, os.fspath(getattr(self, name)))
             check_value(name, hint, getattr(self, name))
         for group in reversed(type(self).__mro__):
             if "check" in vars(group):
