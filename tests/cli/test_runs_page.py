@@ -13,7 +13,7 @@ def test_the_pages_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^    hotloop (.*)$", PAGE.read_text(), re.MULTILINE)
     assert {command.split()[0] for command in commands} == {
-        *("train", "runs", "plot", "eval", "export")
+        *("train", "runs", "plot", "eval", "export", "doctor", "presets")
     }
     smaller = {"100000": "2048", "50000": "1024", "20": "2"}
     for command in commands:
