@@ -114,7 +114,9 @@ def curves_table(algorithms: tuple[str, ...] = ("ppo",)) -> str:
         for name in ("hotloop", "sb3"):
             late = result["return_last_tenth"][name]
             spread = statistics.stdev(late)
-            row.append(f"{statistics.fmean(late):.0f} ± {spread:.0f} ({len(late)} seeds)")
+            mean = statistics.fmean(late)
+            digits = 0 if abs(mean) >= 10 else 2
+            row.append(f"{mean:.{digits}f} ± {spread:.{digits}f} ({len(late)} seeds)")
         row += [f"{result['relative_difference']:+.0%}", f"{result['lower_95_bound']:+.0%}"]
         rows.append(row)
     return table(*rows) if len(rows) > 1 else ""
