@@ -107,6 +107,13 @@ def test_presets_of_an_environment(capsys, env_id):
     assert set(found) == ({"sac", "td3"} if env_id == "Pendulum-v1" else {"ppo", "dqn"})
 
 
+def test_presets_of_what_ids_begin_with(capsys):
+    assert main(["presets", "ALE/"]) == 0
+    out = capsys.readouterr().out
+    assert "clip_range=0.1" in out
+    assert "next:" not in out
+
+
 def test_an_environment_without_a_preset(capsys):
     assert main(["presets", "Pendulum-v2"]) == 2
     assert "did you mean 'Pendulum-v1'" in capsys.readouterr().err

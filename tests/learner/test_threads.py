@@ -7,6 +7,7 @@ import torch
 from hotloop.algorithms import sac, td3
 from hotloop.learner import threads, torch_threads
 from hotloop.learner.threads import FreeThreads, graph_threads
+from hotloop.runs import RunDirectory
 
 
 def test_threads_are_given_back():
@@ -74,6 +75,31 @@ def test_threads_are_given_back_while_the_cores_are_busy(machine):
         machine.passes(1.0, queued_s=1.0)
         assert not taken.look()  # told once
         assert taken.count == 1
+
+
+def test_compiled_updates_get_what_there_is(machine):
+    """They ask for as many threads as they were made for, which OpenMP may cut while it is told."""
+    machine.free = 1
+    taking = FreeThreads(3)
+    assert taking._openmp
+    with taking.taken():
+        assert all(library.omp_get_dynamic() for library in taking._openmp)
+    assert not any(library.omp_get_dynamic() for library in taking._openmp)
+
+
+def test_the_number_is_written_down(tmp_path):
+    config = sac.Config(
+        total_timesteps=320,
+        learning_starts=256,
+        buffer_size=1_000,
+        hidden_sizes=(8,),
+        compile="off",
+        run_dir=tmp_path / "run",
+        report_interval=100,
+    )
+    result = sac.train(config)
+    lines = RunDirectory.open(result.run_dir).metrics()
+    assert {line["torch_threads"] for line in lines} <= set(range(1, 5))
 
 
 def test_one_thread_is_never_looked_after(machine):

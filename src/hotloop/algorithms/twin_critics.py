@@ -47,8 +47,8 @@ class TwinCriticOptions(Options):
     layer_norm: bool = False
     """Normalise the critics' hidden layers."""
     torch_threads: Count | Literal["auto"] = "auto"
-    """Threads of the update. auto: four at most, as long as cores are free; with any number the
-    weights are the same."""
+    """Threads of the update. auto: four at most, as long as cores are free; perceptrons learn the
+    same with any number."""
 
     layer_options: ClassVar = ("activation",)  # critics have the same hidden layers
 

@@ -62,6 +62,8 @@ def run(args: list[str]) -> int:
         told = ("\n" if options.environment else ", ").join(values)
         table.add_row(one["algorithm"], one["env_id"], Text(told))
     print_table(table, wide_console())
-    first = next(one for one in found if not one["env_id"].endswith("/"))
-    print(f"\nnext: hotloop train {first['algorithm']} --env-id {first['env_id']}")
+    for one in found:
+        if not one["env_id"].endswith("/"):  # what ids begin with
+            print(f"\nnext: hotloop train {one['algorithm']} --env-id {one['env_id']}")
+            break
     return 0

@@ -20,6 +20,7 @@ from typing import Any
 from hotloop.cli import tell
 from hotloop.cli.runs import show
 from hotloop.errors import ConfigError, RunDirectoryError
+from hotloop.runs.directory import default_name
 from hotloop.system.cores import available_cores
 from hotloop.system.signals import Ended, end_once
 
@@ -147,8 +148,7 @@ def _directory(config: Any, name: str) -> Path:
     """Return where the runs lie."""
     if config.run_dir is not None:
         return Path(config.run_dir)
-    stem = re.sub(r"[^\w.+-]+", "-", f"{config.env_id}__{name}__seeds")
-    first = Path(config.runs_dir) / f"{stem}__{time.strftime('%Y%m%d-%H%M%S')}"
+    first = Path(config.runs_dir) / default_name(config.env_id, name, "seeds")
     path, count = first, 1
     while path.exists():
         count += 1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
-from hotloop.cli import configuration, need, seeds, tell
+from hotloop.cli import need, tell
 from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.system.processes import process_age_s
@@ -82,11 +82,15 @@ def run(args: list[str]) -> int:
             own, rest = _own_options(args[1:])
             filed = {}
             if own["--config"] is not None:
+                from hotloop.cli import configuration
+
                 filed = configuration.read(own["--config"], algorithm.config, args[0])
             config = parse(
                 algorithm.config, rest, prog=prog, presets=algorithm.presets, filed=filed
             )
     if own["--save-config"] is not None:
+        from hotloop.cli import configuration
+
         path = own["--save-config"]
         configuration.save(path, config, args[0])
         print(f"configuration: {path}\nnext: hotloop train {args[0]} --config {shlex.quote(path)}")
@@ -95,6 +99,8 @@ def run(args: list[str]) -> int:
         if own["--jobs"] is not None:
             raise ConfigError("`--jobs` is for several seeds: give `--seeds` too, such as 1-5")
         return train(algorithm, config)
+    from hotloop.cli import seeds
+
     if any(arg.partition("=")[0] == "--seed" for arg in rest):
         raise ConfigError("`--seed` and `--seeds` can't both be given: leave one of them out")
     if own["--config"] is not None:
@@ -192,14 +198,17 @@ def parse(
 
 @contextlib.contextmanager
 def _calm_tyro() -> Iterator[None]:
-    """Have tyro lay out help for 40 columns where there are fewer: with 5 it never ends."""
+    """Have tyro lay out help for 40 columns where there are fewer, and keep its warnings back.
+
+    With 5 columns it never ends. It warns of numbers as defaults of options that may be schedules,
+    and takes them.
+    """
     before = os.environ.get("COLUMNS")
     if shutil.get_terminal_size().columns < _LEAST_COLUMNS:
         os.environ["COLUMNS"] = str(_LEAST_COLUMNS)
     try:
         with warnings.catch_warnings():
-            # tyro warns of numbers as defaults of options that may be schedules, and takes them.
-            warnings.simplefilter("ignore")
+            warnings.filterwarnings("ignore", module="tyro")
             yield
     finally:
         if before is not None:

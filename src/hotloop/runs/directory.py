@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 _LOCKED: set[Path] = set()
 
 
+def default_name(*parts: str) -> str:
+    """Return the name of a directory that begins now: `<env>__<algorithm>__<seed>__<time>`."""
+    stem = re.sub(r"[^\w.+-]+", "-", "__".join(parts))
+    return f"{stem}__{time.strftime('%Y%m%d-%H%M%S')}"
+
+
 class RunDirectory:
     """One run's directory. Make one with `create`, read one with `open`."""
 
@@ -91,8 +97,7 @@ class RunDirectory:
             RunDirectoryError: it exists already, or can't be written.
         """
         if path is None:
-            stem = re.sub(r"[^\w.+-]+", "-", f"{env_id}__{algorithm}__{seed}")
-            directory = Path(runs_dir) / f"{stem}__{time.strftime('%Y%m%d-%H%M%S')}"
+            directory = Path(runs_dir) / default_name(env_id, algorithm, str(seed))
         else:
             directory = Path(path)
         made, count = directory, 1

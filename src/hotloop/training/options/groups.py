@@ -77,7 +77,7 @@ class TaskOptions(Options):
     """N, environments side by side."""
     torch_threads: Count | Literal["auto"] = 1
     """Threads of the update; tiny networks are slower with two than with one. auto: four at most,
-    as long as cores are free; with any number the weights are the same."""
+    as long as cores are free."""
     device: Annotated[Device, MAY_CHANGE] = "cpu"
     """Where networks are updated: cpu, cuda, cuda:1, …; auto: a GPU where torch sees one."""
     compile: Literal["auto", "on", "off"] = "auto"
