@@ -75,6 +75,9 @@ def test_threads_are_given_back_while_the_cores_are_busy(machine):
         machine.passes(1.0, queued_s=1.0)
         assert not taken.look()  # told once
         assert taken.count == 1
+        machine.passes(1.0)
+        taken.look()  # what was seen before the cores were busy no longer counts
+        assert taken.count == 1
 
 
 def test_compiled_updates_get_what_there_is(machine):
