@@ -12,7 +12,7 @@ from bench.profiler import tables as profiler
 from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
-from bench.train import neighbours, pixels, start
+from bench.train import neighbours, pixels, presets, start
 from bench.train import tables as train
 
 
@@ -108,6 +108,16 @@ BENCHES: dict[str, Bench] = {
         tables=(
             Table(PPO, "learning table", train.learning_table),
             Table(OFF_POLICY, "learning-off-policy", train.off_policy_learning_table),
+        ),
+    ),
+    "presets": Bench(
+        "bench.train.presets",
+        "environments that have options of their own, over five seeds",
+        "2 hours",
+        runs=("",),
+        tables=(
+            Table("docs/presets.md", "presets table", presets.presets_table),
+            Table("docs/presets.md", "presets", presets.options_table),
         ),
     ),
     "pixels": Bench(

@@ -57,22 +57,6 @@ def test_the_table_of_options_is_the_configuration(name):
         assert is_told(cell, there[option]), f"{option}: {cell}, not {there[option].default}"
 
 
-def test_the_table_of_presets_is_what_there_is():
-    _, rows = table("presets")
-    there = [
-        [
-            f"{name}, {env_id}",
-            ", ".join(
-                f"`{option}` {'cores, 4 at most' if option == 'torch_threads' else value}"
-                for option, value in preset.items()
-            ),
-        ]
-        for name, algorithm in ALGORITHMS.items()
-        for env_id, preset in algorithm.presets.items()
-    ]
-    assert rows == there
-
-
 def test_the_metrics_are_those_of_the_updates():
     text = PAGE.read_text().partition("## What a run writes")[2]
     for name in ALGORITHMS:

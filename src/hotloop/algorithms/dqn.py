@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
+from hotloop.algorithms import presets
 from hotloop.envs import Spaces
 from hotloop.learner import (
     AdamState,
@@ -29,7 +30,6 @@ from hotloop.learner import (
     move_towards,
     value_and_grad,
 )
-from hotloop.learner.threads import available_threads
 from hotloop.policies import Exploration, actor
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.training import Batch, OffPolicy, Update
@@ -226,31 +226,6 @@ algorithm = OffPolicy(
     updates=(Update(function=update),),
     exploration=exploration,
     move_targets=move_target,
-    # What an environment needs to be learned well, where the defaults don't do.
-    presets={
-        # A fifth of the steps that CleanRL takes, and twice its updates.
-        "CartPole-v1": {
-            "total_timesteps": 100_000,
-            "learning_starts": 1_000,
-            "update_to_data": 1.0,
-            "target_interval": 200,
-        },
-        # CleanRL's, with the memory of a tenth as many frames.
-        "ALE/": {
-            "total_timesteps": 10_000_000,
-            "buffer_size": 100_000,
-            "batch_size": 32,
-            "learning_starts": 80_000,
-            "train_frequency": 4,
-            "update_to_data": 0.25,
-            "target_interval": 1_000,
-            "learning_rate": 1e-4,
-            "epsilon_end": 0.01,
-            "exploration_fraction": 0.1,
-            "clip_reward": 1.0,
-            "hidden_sizes": (),
-            "torch_threads": available_threads(),
-        },
-    },
+    presets=presets.DQN,
 )
 train, preset = algorithm.train, algorithm.preset

@@ -21,10 +21,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from hotloop.algorithms import presets
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, clip_grad_norm, value_and_grad
-from hotloop.learner.threads import available_threads
 from hotloop.ops import gae, losses
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
@@ -248,18 +248,6 @@ algorithm = OnPolicy(
     update=update,
     active="active",
     is_weighted=True,
-    # Schulman et al. 2017, table 5, for as many frames.
-    presets={
-        "ALE/": {
-            "total_timesteps": 10_000_000,
-            "update_epochs": 4,
-            "learning_rate": linear(2.5e-4, 0.0),
-            "clip_range": 0.1,
-            "entropy_coef": 0.01,
-            "clip_reward": 1.0,
-            "hidden_sizes": (),
-            "torch_threads": available_threads(),
-        },
-    },
+    presets=presets.PPO,
 )
 train, preset = algorithm.train, algorithm.preset

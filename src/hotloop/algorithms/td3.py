@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hotloop.algorithms import presets
 from hotloop.algorithms.twin_critics import (
     Networks,
     TwinCriticOptions,
@@ -183,14 +184,6 @@ algorithm = OffPolicy(
     exploration=lambda config: Exploration(
         random_steps=config.random_steps(), noise_std=config.exploration_noise
     ),
-    # What an environment needs to be learned well, where the defaults don't do.
-    presets={
-        "Pendulum-v1": {
-            "total_timesteps": 20_000,
-            "learning_starts": 500,
-            "learning_rate": 1e-3,
-            "buffer_size": 20_000,
-        },
-    },
+    presets=presets.TD3,
 )
 train, preset = algorithm.train, algorithm.preset

@@ -1,0 +1,232 @@
+"""Presets: trainings of each environment that has options of its own, over five seeds.
+
+    python -m bench presets [--only ppo:Hopper-v5 …] [--seeds 5] [--jobs 2]
+
+Each seed is trained and then plays 100 episodes with its most probable actions, from the command
+line, as a user would do it. Runs lie in `runs/presets/` until they are stored: what was stopped
+goes on where it was. Stored in `bench/results/presets.json`: the options, each seed's mean return
+of the 100 episodes, and its learning curve, the mean training return in each fiftieth of the steps.
+Presets that are not run keep what is stored of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import storage
+from bench.markdown import table
+
+POINTS = 50
+# Mean return of the evaluation, and its spread where one is given, of rl-baselines3-zoo's
+# benchmark.md (one run each, MuJoCo's environments in version 3; LunarLander in version 2).
+ZOO: dict[str, tuple[float, float | None]] = {
+    "ppo:CartPole-v1": (500.0, None),
+    "ppo:Pendulum-v1": (-172.0, None),
+    "ppo:LunarLander-v3": (242.0, None),
+    "ppo:LunarLanderContinuous-v3": (271.0, None),
+    "ppo:HalfCheetah-v5": (5819.0, 664.0),
+    "ppo:Hopper-v5": (2410.0, 10.0),
+    "ppo:Walker2d-v5": (3479.0, 822.0),
+    "ppo:Ant-v5": (1327.0, 452.0),
+    "sac:Pendulum-v1": (-157.0, None),
+    "td3:Pendulum-v1": (-152.0, None),
+    "dqn:CartPole-v1": (500.0, None),
+    "dqn:LunarLander-v3": (154.0, None),
+}
+
+
+def presets() -> dict[str, dict[str, Any]]:
+    """Return the options of each preset of one environment, by `algorithm:env_id`."""
+    from hotloop.algorithms import ALGORITHMS, find
+
+    # What the defaults are made for stands beside what has options of its own.
+    return {"ppo:CartPole-v1": {"total_timesteps": 100_000}} | {
+        f"{name}:{env_id}": dict(options)
+        for name in ALGORITHMS
+        for env_id, options in find(name).presets.items()
+        if not env_id.endswith("/")  # what ids begin with
+    }
+
+
+def curve(steps: np.ndarray, returns: np.ndarray, total: int) -> list[float | None]:
+    """Return the mean return in each part of the steps, None where no episode ended."""
+    part = np.minimum((steps - 1) * POINTS // total, POINTS - 1)
+    means = [returns[part == k] for k in range(POINTS)]
+    return [round(float(some.mean()), 2) if len(some) else None for some in means]
+
+
+def learn(task: str, total: int, seed: int, folder: Path, more: list[str]) -> dict[str, Any]:
+    """Train and evaluate one seed, or go on with what there is of it."""
+    from hotloop.runs import RunDirectory
+    from hotloop.runs.plots import episodes_of
+
+    algorithm, _, env_id = task.partition(":")
+    run_dir = folder / storage.file_name(f"{algorithm}_{env_id}") / f"seed_{seed}"
+    hotloop = [sys.executable, "-m", "hotloop"]
+    where = ["--env-id", env_id, "--seed", str(seed), "--run-dir", str(run_dir)]
+    command = [*hotloop, "train", algorithm, *where, "--total-timesteps", str(total), *more]
+    if (run_dir / "checkpoints").exists():
+        command = [*hotloop, "resume", str(run_dir)]
+    began_s = time.monotonic()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    took_s = time.monotonic() - began_s
+    command = [*hotloop, "eval", str(run_dir), "--episodes", "100", "--json"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    evaluation = json.loads(done.stdout)
+    run = RunDirectory.open(run_dir)
+    return {
+        "seed": seed,
+        "mean_return": round(evaluation["mean_return"], 1),
+        "std_return": round(evaluation["std_return"], 1),
+        "curve": curve(*episodes_of(run), total),
+        "took_s": round(took_s),
+    }
+
+
+def reached(task: str, runs: list[dict[str, Any]]) -> bool | None:
+    """Return whether seeds reach the zoo's score, within its spread or 10 %; None without one."""
+    if task not in ZOO:
+        return None
+    score, spread = ZOO[task]
+    least = score - (spread if spread is not None else abs(score) / 10)
+    return statistics.fmean(run["mean_return"] for run in runs) >= least
+
+
+def presets_table() -> str:
+    """One row a preset that was measured."""
+    there = presets()
+    rows = [["preset", "steps", "seeds", "100 episodes each, mean ± over seeds", "zoo", "minutes"]]
+    for task, result in storage.load("presets")["presets"].items():
+        algorithm, _, env_id = task.partition(":")
+        runs = result["runs"]
+        means = [run["mean_return"] for run in runs]
+        spread = f" ± {statistics.stdev(means):,.1f}" if len(means) > 1 else ""
+        score = "–"
+        if task in ZOO:
+            zoo, zoo_spread = ZOO[task]
+            score = f"{zoo:,.0f}" + (f" ± {zoo_spread:,.0f}" if zoo_spread else "")
+            score += "" if reached(task, runs) else ", **missed**"
+        now = _options(there.get(task, {}))
+        rows.append(
+            [
+                f"{algorithm}, {env_id}" + ("" if now == result["options"] else " (older options)"),
+                f"{result['options']['total_timesteps']:,}",
+                str(len(runs)),
+                f"{statistics.fmean(means):,.1f}{spread} ({min(means):,.0f} to {max(means):,.0f})",
+                score,
+                f"{statistics.median(run['took_s'] for run in runs) / 60:.1f}",
+            ]
+        )
+    return table(*rows)
+
+
+def options_table() -> str:
+    """One row a preset: the values that stand in for options that are not given."""
+    from hotloop.algorithms import ALGORITHMS, find
+
+    rows = [["", "preset"]]
+    for name in ALGORITHMS:
+        for env_id, options in find(name).presets.items():
+            values = {**options}
+            if "torch_threads" in values:  # as many as this machine has
+                values["torch_threads"] = "cores, 4 at most"
+            told = ", ".join(f"`{option}` {value}" for option, value in values.items())
+            rows.append([f"{name}, {env_id}", told])
+    return table(*rows)
+
+
+def draw(path: Path) -> None:
+    """Draw the stored curves, a panel a preset: each seed thin, their interquartile mean thick."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from hotloop.runs.comparison import over_seeds
+
+    stored = storage.load("presets")["presets"]
+    columns = 4
+    rows = math.ceil(len(stored) / columns)
+    figure = Figure(figsize=(3.2 * columns, 2.3 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    all_axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in all_axes[len(stored) :]:
+        axes.remove()
+    for axes, (task, result) in zip(all_axes, stored.items(), strict=False):
+        total = result["options"]["total_timesteps"]
+        steps = (np.arange(POINTS) + 0.5) * total / POINTS
+        curves = np.array([run["curve"] for run in result["runs"]], float)
+        axes.plot(steps, curves.T, color="C0", alpha=0.35, linewidth=0.7)
+        whole = ~np.isnan(curves).any(axis=0)
+        middle, _ = over_seeds(curves[:, whole])
+        axes.plot(steps[whole], middle, color="C0")
+        if task in ZOO:
+            axes.axhline(ZOO[task][0], color="C1", linewidth=0.8, linestyle="--")
+        axes.set_title(task.replace(":", ", "), fontsize="small", parse_math=False)
+        axes.tick_params(labelsize="x-small")
+        axes.grid(alpha=0.3)
+    figure.supxlabel("steps", fontsize="small")
+    figure.supylabel("undiscounted return of training episodes", fontsize="small")
+    figure.savefig(path, dpi=100)
+
+
+def _options(options: Any) -> dict[str, Any]:
+    """Return options as a result holds them."""
+    return json.loads(json.dumps(dict(options), default=str))
+
+
+def main() -> int:
+    """Train, evaluate, print, store, draw."""
+    parser = argparse.ArgumentParser(prog="python -m bench presets", description=__doc__)
+    there = presets()
+    parser.add_argument(
+        "--only", nargs="+", choices=sorted(there), metavar="ALGORITHM:ENV", help="default: all"
+    )
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="seeds side by side")
+    parser.add_argument("--runs-dir", type=Path, default=storage.ROOT / "runs" / "presets")
+    parser.add_argument("--draw", action="store_true", help="draw what is stored, train nothing")
+    arguments = parser.parse_args()
+    picture = storage.DOCS / "presets.png"
+    if arguments.draw:
+        draw(picture)
+        return 0
+    try:
+        results = storage.load("presets")["presets"]
+    except FileNotFoundError:
+        results = {}
+    wanted = []
+    for task in arguments.only or there:
+        options = _options(there[task])
+        if results.get(task, {}).get("options") != options:
+            results[task] = {"options": options, "runs": []}
+        kept = {run["seed"] for run in results[task]["runs"]}
+        wanted += [(task, seed) for seed in range(1, arguments.seeds + 1) if seed not in kept]
+    # Seeds of one preset learn the same graph, and each has a core of its own.
+    more = ["--compile", "on", "--torch-threads", "1"]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        trainings = {
+            pool.submit(
+                learn, task, there[task]["total_timesteps"], seed, arguments.runs_dir, more
+            ): task
+            for task, seed in wanted
+        }
+        for training in as_completed(trainings):
+            task, run = trainings[training], training.result()
+            print(task, json.dumps({**run, "curve": "…"}, ensure_ascii=False), flush=True)
+            runs = [*results[task]["runs"], run]
+            results[task]["runs"] = sorted(runs, key=lambda one: one["seed"])
+            told = {name: results[name] for name in there if results.get(name, {}).get("runs")}
+            storage.save("presets", {"presets": told})
+    draw(picture)
+    return 0

@@ -1,0 +1,129 @@
+"""Presets: what environments need to be learned well, where an algorithm's defaults don't do.
+
+By environment, or by what its id begins with up to a slash, options that stand in for those that
+are not given. `python -m bench presets` trains each over five seeds; docs/presets.md has what came
+of it. Where a comment names nobody, they were found here; those of rl-baselines3-zoo are its tuned
+ones, but for state-dependent exploration, which hotloop does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.learner.threads import available_threads
+from hotloop.ops.schedules import linear
+
+Presets = Mapping[str, Mapping[str, Any]]
+
+_LUNAR_LANDER = {  # the zoo's
+    "total_timesteps": 1_000_000,
+    "num_envs": 16,
+    "num_steps": 1024,
+    "num_minibatches": 256,
+    "update_epochs": 4,
+    "learning_rate": 3e-4,
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "entropy_coef": 0.01,
+}
+# Schulman et al. 2017, table 3, with observations and rewards scaled and a rate that falls.
+_MUJOCO = {
+    "total_timesteps": 1_000_000,
+    "num_envs": 1,
+    "num_steps": 2048,
+    "num_minibatches": 32,
+    "learning_rate": linear(3e-4, 0.0),
+    "normalize_obs": True,
+    "normalize_reward": True,
+}
+
+# CartPole-v1 is what PPO's defaults are made for.
+PPO: Presets = {
+    "Acrobot-v1": {  # the zoo's, and half its steps
+        "total_timesteps": 500_000,
+        "num_envs": 16,
+        "num_steps": 256,
+        "num_minibatches": 64,
+        "update_epochs": 4,
+        "learning_rate": 3e-4,
+        "gae_lambda": 0.94,
+        "normalize_obs": True,
+        "normalize_reward": True,
+    },
+    "MountainCar-v0": {  # the zoo's
+        "total_timesteps": 1_000_000,
+        "num_envs": 16,
+        "num_steps": 16,
+        "num_minibatches": 4,
+        "update_epochs": 4,
+        "learning_rate": 3e-4,
+        "gae_lambda": 0.98,
+        "normalize_obs": True,
+        "normalize_reward": True,
+    },
+    "Pendulum-v1": {
+        "total_timesteps": 100_000,
+        "num_envs": 4,
+        "num_steps": 512,
+        "num_minibatches": 32,
+        "gamma": 0.9,
+    },
+    "LunarLander-v3": _LUNAR_LANDER,
+    "LunarLanderContinuous-v3": _LUNAR_LANDER,
+    # Schulman et al. 2017, table 5, for as many frames.
+    "ALE/": {
+        "total_timesteps": 10_000_000,
+        "update_epochs": 4,
+        "learning_rate": linear(2.5e-4, 0.0),
+        "clip_range": 0.1,
+        "entropy_coef": 0.01,
+        "clip_reward": 1.0,
+        "hidden_sizes": (),
+        "torch_threads": available_threads(),
+    },
+}
+
+SAC: Presets = {
+    "Pendulum-v1": {
+        "total_timesteps": 20_000,
+        "learning_starts": 500,
+        "policy_learning_rate": 1e-3,
+        "buffer_size": 20_000,
+    },
+}
+
+TD3: Presets = {
+    "Pendulum-v1": {
+        "total_timesteps": 20_000,
+        "learning_starts": 500,
+        "learning_rate": 1e-3,
+        "buffer_size": 20_000,
+    },
+}
+
+DQN: Presets = {
+    # A fifth of the steps that CleanRL takes, and twice its updates.
+    "CartPole-v1": {
+        "total_timesteps": 100_000,
+        "learning_starts": 1_000,
+        "update_to_data": 1.0,
+        "target_interval": 200,
+    },
+    # CleanRL's, with the memory of a tenth as many frames.
+    "ALE/": {
+        "total_timesteps": 10_000_000,
+        "buffer_size": 100_000,
+        "batch_size": 32,
+        "learning_starts": 80_000,
+        "train_frequency": 4,
+        "update_to_data": 0.25,
+        "target_interval": 1_000,
+        "learning_rate": 1e-4,
+        "epsilon_end": 0.01,
+        "exploration_fraction": 0.1,
+        "clip_reward": 1.0,
+        "hidden_sizes": (),
+        "torch_threads": available_threads(),
+    },
+}
