@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,8 +25,7 @@ def directory(tmp_path, monkeypatch):
 
 def make(content=b"code", key=KEY):
     with cache.to_be_made(key, ".pt2") as making:
-        making.path.write_bytes(content)
-        return making.keep()
+        return making.keep(content)
 
 
 def test_what_is_kept_is_found(directory):
@@ -70,8 +71,7 @@ def test_a_directory_that_others_may_write_is_not_used(directory):
     directory.chmod(0o777)
     assert cache.find(KEY, ".pt2") is None
     with cache.to_be_made(KEY, ".pt2") as making:
-        making.path.write_bytes(b"code")
-        path = making.keep()
+        path = making.keep(b"code")
         assert directory not in path.parents
         assert path.read_bytes() == b"code"  # for as long as it is needed
     assert not path.exists()
@@ -82,14 +82,33 @@ def test_where_it_can_not_be_made(directory):
     assert cache.find(KEY, ".pt2") is None
     assert cache.kept() == []
     with cache.to_be_made(KEY, ".pt2") as making:
-        making.path.write_bytes(b"code")
-        assert making.keep() == making.path
+        path = making.keep(b"code")
+        assert path.read_bytes() == b"code"
+    assert not path.exists()
+
+
+def test_where_there_is_no_room(directory, monkeypatch):
+    """It is there for as long as it is needed, and nothing stays behind."""
+
+    def write(path, content, write=Path.write_bytes):
+        if directory in path.parents:
+            write(path, content[:2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with cache.to_be_made(KEY, ".pt2") as making:
+        path = making.keep(b"code")
+        assert directory not in path.parents
+        assert path.read_bytes() == b"code"
+    assert not path.exists()
+    assert cache.kept() == []
+    assert [path.name for path in directory.iterdir()] == [f".{KEY}.lock"]
 
 
 def test_what_fails_leaves_nothing(directory):
     def fail():
-        with cache.to_be_made(KEY, ".pt2") as making:
-            making.path.write_bytes(b"co")
+        with cache.to_be_made(KEY, ".pt2"):
             raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):
@@ -114,8 +133,7 @@ with cache.to_be_made(sys.argv[1], ".pt2", lambda: print("waits", flush=True)) a
     print("found" if making.found else "makes", flush=True)
     if making.found is None:
         time.sleep(float(sys.argv[2]))
-        making.path.write_bytes(b"code")
-        making.keep()
+        making.keep(b"code")
 """
 
 

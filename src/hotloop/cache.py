@@ -6,7 +6,7 @@ own: one that others may write is not used.
 
     path = find(key, ".pt2")
     with to_be_made(key, ".pt2") as making:
-        path = making.found or (write(making.path) and making.keep())
+        path = making.found or making.keep(make())
 
 Of several processes that want the same, one makes it and the others wait. Nothing is half there:
 what a killed one leaves has another name.
@@ -93,7 +93,7 @@ def find(key: str, suffix: str) -> Path | None:
             about = path.lstat()
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
                 continue
-            if path.name == _name(key, path, suffix):
+            if path.name == _name(key, path.read_bytes(), suffix):
                 with contextlib.suppress(OSError):  # it may be there to be read alone
                     os.utime(path)
                 return path
@@ -106,26 +106,37 @@ class Making:
     """A file that is being made.
 
     Attributes:
-        path: where to write it.
         found: the file, where another process has made it meanwhile.
     """
 
-    path: Path
     found: Path | None
     _folder: Path | None
     _key: str
+    _suffix: str
+    _exits: contextlib.ExitStack
 
-    def keep(self) -> Path:
-        """Keep what was written, where that is possible; returns where it is now.
+    def keep(self, content: bytes) -> Path:
+        """Write it, where it is kept if that is possible; returns where it is now.
 
-        Where it is not, it is there for as long as the context lasts.
+        Where there is no room, or none that is one's own, it is there as long as the context lasts.
+
+        Raises:
+            OSError: temporary files can't be written either.
         """
         if self._folder is not None:
             with contextlib.suppress(OSError):
-                final = self._folder / _name(self._key, self.path, self.path.suffix)
-                os.replace(self.path, final)
+                aside = self._written(content, _MAKING, self._folder)
+                final = self._folder / aside.name
+                os.replace(aside, final)
                 return final
-        return self.path
+        return self._written(content, "hotloop-", None)
+
+    def _written(self, content: bytes, prefix: str, folder: Path | None) -> Path:
+        directory = tempfile.mkdtemp(prefix=prefix, dir=folder)
+        self._exits.callback(shutil.rmtree, directory, ignore_errors=True)
+        path = Path(directory) / _name(self._key, content, self._suffix)
+        path.write_bytes(content)
+        return path
 
 
 @contextlib.contextmanager
@@ -141,12 +152,7 @@ def to_be_made(key: str, suffix: str, waits: Callable[[], None] = lambda: None) 
         if folder is not None:
             is_first = exits.enter_context(_locked(folder / f".{key}.lock", waits))
             found = None if is_first else find(key, suffix)
-        try:
-            aside = Path(tempfile.mkdtemp(prefix=_MAKING, dir=folder))
-        except OSError:  # there is no room, or it is there to be read alone
-            folder, aside = None, Path(tempfile.mkdtemp(prefix="hotloop-"))
-        exits.callback(shutil.rmtree, aside, ignore_errors=True)
-        yield Making(aside / f"file{suffix}", found, folder, key)
+        yield Making(found, folder, key, suffix, exits)
 
 
 def _own_directory() -> Path | None:
@@ -161,8 +167,8 @@ def _own_directory() -> Path | None:
     return path if is_own and not about.st_mode & 0o022 else None
 
 
-def _name(key: str, path: Path, suffix: str) -> str:
-    return f"{key}-{hashlib.sha256(path.read_bytes()).hexdigest()}{suffix}"
+def _name(key: str, content: bytes, suffix: str) -> str:
+    return f"{key}-{hashlib.sha256(content).hexdigest()}{suffix}"
 
 
 @contextlib.contextmanager

@@ -18,8 +18,7 @@ def test_showing_and_clearing(directory, capsys):
     assert main(["cache"]) == 0
     assert capsys.readouterr().out == f"{directory}: 0 compiled updates, 0.0 MB\n"
     with cache.to_be_made("0" * 64, ".pt2") as making:
-        making.path.write_bytes(bytes(1_500_000))
-        making.keep()
+        making.keep(bytes(1_500_000))
     assert main(["cache"]) == 0
     first, heads, row = capsys.readouterr().out.splitlines()
     assert first == f"{directory}: 1 compiled update, 1.5 MB"

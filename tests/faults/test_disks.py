@@ -184,6 +184,22 @@ def test_a_home_that_is_read_only(forks, mounts, tally, tmp_path, kind):
 
 @faults
 @pytest.mark.timeout(600)
+def test_a_cache_without_room(forks, mounts, tally, tmp_path):
+    """An update that can't be kept is compiled all the same, and the training goes on."""
+    cache = tmp_path / "cache"
+    mounts(cache, "-t", "tmpfs", "-o", "size=200k,mode=700", "tmpfs")
+
+    def trial(number):
+        run = tmp_path / f"run-{number}"
+        command = [*CARTPOLE, "--total-timesteps", 512, "--compile", "on", "--run-dir", run]
+        succeeded(forks.run(*command, env={"HOTLOOP_CACHE": str(cache)}), "train")
+        assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+    tally("a cache without room").run(trial, range(1))
+
+
+@faults
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", ["removed", "renamed", "replaced by a file"])
 def test_a_run_directory_that_is_taken_away(forks, undisturbed, tally, tmp_path, how):
     """The training ends with the next thing that it saves, and makes nothing anew."""

@@ -18,6 +18,7 @@ import contextlib
 import copy
 import functools
 import hashlib
+import io
 import os
 import platform
 import shutil
@@ -233,11 +234,11 @@ def build(recording: Recording, tell: Callable[[str], None] = lambda _: None) ->
     with cache.to_be_made(recording.key, _SUFFIX, lambda: tell(_WAITS)) as making:
         if making.found is not None:
             return Artefact(making.found, recording.gives_tuple)
-        _package(recording, making.path, tell)
-        return Artefact(making.keep(), recording.gives_tuple)
+        return Artefact(making.keep(_compiled(recording, tell)), recording.gives_tuple)
 
 
-def _package(recording: Recording, path: Path, tell: Callable[[str], None]) -> None:
+def _compiled(recording: Recording, tell: Callable[[str], None]) -> bytes:
+    """Return the library that is the compiled update."""
     from torch._inductor import aoti_compile_and_package
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -256,9 +257,10 @@ def _package(recording: Recording, path: Path, tell: Callable[[str], None]) -> N
             graph = make_fx(flat)(*copy.deepcopy(inputs))
         program = torch.export.export(graph, inputs, strict=False)
         tell("compiling the update: it is traced, its C++ is being compiled")
-        package = path.with_suffix(".pt2")
+        # In memory: torch ends the process where a package that it writes finds no room.
+        package = io.BytesIO()
         configs = {**OPTIONS, "cpp.threads": graph_threads()}
-        aoti_compile_and_package(program, package_path=str(package), inductor_configs=configs)
+        aoti_compile_and_package(program, package_path=package, inductor_configs=configs)
     with zipfile.ZipFile(package) as parts:
         (library,) = (name for name in parts.namelist() if name.endswith(_SUFFIX))
-        path.write_bytes(parts.read(library))
+        return parts.read(library)
