@@ -250,6 +250,7 @@ def make_normalizer(config: Any, spaces: Spaces, num_envs: int, *, gamma: float)
         clip_obs=config.clip_obs,
         clip_reward=config.clip_reward,
         gamma=gamma,
+        mask_size=spaces.obs_spec.mask_size,
     )
 
 

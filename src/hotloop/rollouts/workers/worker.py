@@ -95,6 +95,7 @@ def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
             stagger=greeting.stagger,
             on_failure=on_failure,
             num_threads=1,
+            action_masks=greeting.action_masks,
         )
     try:
         channel.send(
