@@ -1,13 +1,12 @@
 """Action masks: each row has its own, wherever it comes from; what is not allowed is not taken."""
 
 import warnings
-from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from hotloop import evaluate, load
 from hotloop.algorithms import dqn, ppo
@@ -17,6 +16,7 @@ from hotloop.errors import ConfigError, EnvironmentFailure, ShapeError, SpaceErr
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.runs import RunDirectory
+from tests.envs.test_masks import bits_of, vector
 from tests.toy_envs import Allowed
 from tests.training import test_off_policy
 from tests.training.test_off_policy import assert_same_weights, watch
@@ -38,11 +38,6 @@ def config_of(algorithm, tmp_path, name="run", choices="one", **options):
     return algorithm.Config(**{**given, "run_dir": str(tmp_path / name), **options})
 
 
-def bits_of(rows, size):
-    """What the observation says of its mask, and the mask that stands behind it."""
-    return rows[..., :size], rows[..., -size:]
-
-
 def allows(masks, action, choices):
     """Whether actions are allowed, going through them one by one."""
     action, start, found = action.reshape(len(masks), -1), 0, np.ones(len(masks), bool)
@@ -51,52 +46,6 @@ def allows(masks, action, choices):
             found[i] &= bool(masks[i, start + action[i, k]])
         start += count
     return found
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def vector(mode, choices, num_envs=3):
-    make = partial(Allowed, choices)
-    if mode == "single":
-        return make_vec(make, num_envs, seed=2, action_masks=True)
-    made = {"next_step": AutoresetMode.NEXT_STEP, "wrapped": AutoresetMode.NEXT_STEP}
-    made |= {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
-
-    def factory():
-        envs = SyncVectorEnv([make] * num_envs, autoreset_mode=made[mode])
-        if mode == "wrapped":  # it spends a call on each reset
-            envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
-        return envs
-
-    return make_vec(factory, num_envs, seed=2, action_masks=True)
-
-
-@pytest.mark.parametrize("choices", [(6,), (3, 4)])
-@pytest.mark.parametrize("mode", ["single", "next_step", "wrapped", "same_step", "disabled"])
-def test_masks_are_those_of_their_rows(mode, choices):
-    envs, size, rng = vector(mode, choices), sum(choices), np.random.default_rng(0)
-    assert envs.obs_spec.mask_size == size
-    obs, kinds = envs.reset(), set()
-    np.testing.assert_array_equal(*bits_of(obs, size))
-    for _ in range(60):
-        action = np.empty((3, len(choices)), np.int64)
-        start = 0
-        for k, count in enumerate(choices):
-            mask = bits_of(obs, size)[1][:, start : start + count]
-            action[:, k] = [rng.choice(np.flatnonzero(row)) for row in mask]
-            start += count
-        step = envs.step(action.reshape(3, *envs.action_spec.shape))
-        assert step.reward.min() >= 0.0
-        for i in range(3):
-            said, mask = bits_of(step.next_obs[i], size)
-            np.testing.assert_array_equal(mask, 1.0 if step.terminated[i] else said)
-            kinds.add((bool(step.terminated[i]), bool(step.truncated[i])))
-        if mode != "wrapped" or not step.terminated.any():
-            np.testing.assert_array_equal(*bits_of(step.obs, size))
-        obs = step.obs.copy()
-    assert len(kinds) == 3
-    envs.close()
 
 
 @of_each
