@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hotloop.envs import make_vec
 from hotloop.envs.encoding import MismatchError
 from hotloop.envs.masks import MaskWriter
+from hotloop.errors import MaskError
 from tests.toy_envs import Allowed
 
 
@@ -79,3 +80,51 @@ def test_masks_are_checked_and_written():
             writer.write([1, 1, wrong, 0, 1], out[0])
     with pytest.raises(MismatchError, match="must be of shape"):
         writer.write("11111", out[0])
+
+
+class Fails(Allowed):
+    """Raises at its third step, once."""
+
+    has_failed = False
+
+    def step(self, action):
+        if self.count == 2 and not Fails.has_failed:
+            Fails.has_failed = True
+            raise RuntimeError("the simulator diverged")
+        return super().step(action)
+
+
+def test_what_is_made_anew_has_masks_too():
+    failures, Fails.has_failed = [], False
+    envs = make_vec(partial(Fails, (6,)), 2, action_masks=True, on_failure=failures.append)
+    obs = envs.reset()
+    for _ in range(12):
+        step = envs.step(obs[:, -6:].argmax(1))
+        np.testing.assert_array_equal(*bits_of(step.obs, 6))
+        obs = step.obs.copy()
+    assert len(failures) == 1
+
+
+@pytest.mark.parametrize("how", ["none", "zeros"])
+def test_a_wrong_mask_is_not_mended(how):
+    failures = []
+    make = partial(Allowed, (6,), how=how)
+    envs = make_vec(make, 2, action_masks=True, on_failure=failures.append)
+
+    def play():
+        obs = envs.reset()
+        for _ in range(3):
+            obs = envs.step(obs[:, -6:].argmax(1)).obs
+
+    with pytest.raises(MaskError, match=r"at each reset and step|got zeros alone"):
+        play()
+    assert not failures
+
+
+def test_a_vector_environment_without_masks_is_told_so():
+    envs = make_vec(
+        lambda: SyncVectorEnv([partial(Allowed, (6,), how="none")] * 2), 2, action_masks=True
+    )
+    with pytest.raises(MaskError, match="environments 0 … 1, vector step 0: `action_masks` need"):
+        envs.reset()
+    envs.close()

@@ -12,7 +12,7 @@ from hotloop import evaluate, load
 from hotloop.algorithms import dqn, ppo
 from hotloop.cli import main
 from hotloop.envs import make_vec
-from hotloop.errors import ConfigError, EnvironmentFailure, ShapeError, SpaceError
+from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.runs import RunDirectory
@@ -293,6 +293,12 @@ def test_masks_that_are_none(tmp_path, algorithm, choices, how, message):
     kwargs = {"choices": [*CHOICES[choices]], "how": how}
     with pytest.raises(EnvironmentFailure, match=message):
         algorithm.train(config_of(algorithm, tmp_path, env_kwargs=kwargs))
+
+
+def test_a_worker_with_wrong_masks_is_not_replaced(tmp_path):
+    config = config_of(ppo, tmp_path, env_id="CartPole-v1", env_kwargs={}, workers=2)
+    with pytest.raises(MaskError, match=r"^worker \d: CartPole-v1, .*at its reset: `action_masks`"):
+        ppo.train(config)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.masks import KEY, MaskWriter, warn_of_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.errors import EnvironmentFailure, HotloopError, SpaceError
+from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, SpaceError
 from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
@@ -330,7 +330,7 @@ class SerialVectorEnv:
         try:
             self._begin_episode(i, row)
         except EnvironmentFailure as error:
-            if self._remake is None:
+            if self._remake is None or isinstance(error, MaskError):
                 raise
             self._on_failure(error)
             self._rebuild(i, row)
@@ -349,6 +349,8 @@ class SerialVectorEnv:
                 self._begin_episode(i, row)
                 return
             except HotloopError as error:
+                if isinstance(error, MaskError):
+                    raise
                 self._on_failure(error)
 
     def _end_episode(self, i: int) -> None:
@@ -393,7 +395,7 @@ class SerialVectorEnv:
         try:
             self._masks.write_of(info, row[self._num_features :], is_last=bool(is_last))
         except MismatchError as error:
-            raise self._failure(i, str(error), at_reset=at_reset) from None
+            raise MaskError(str(self._failure(i, str(error), at_reset=at_reset))) from None
 
     def _warn_of_masks(self) -> None:
         self._may_warn = False
@@ -435,7 +437,7 @@ class SerialVectorEnv:
 
     def _check_spaces(self, i: int, env: Env[Any, Any]) -> None:
         for what, ours, theirs in (
-            ("observation", self.obs_spec, ObsEncoder(env.observation_space).spec),
+            ("observation", self.obs_spec.unmasked, ObsEncoder(env.observation_space).spec),
             ("action", self.action_spec, ActionDecoder(env.action_space).spec),
         ):
             if ours != theirs:

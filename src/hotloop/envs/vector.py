@@ -26,7 +26,7 @@ from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.masks import KEY, MaskWriter, warn_of_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.errors import ConfigError, EnvironmentFailure, MaskError
 from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
@@ -371,14 +371,17 @@ class VectorAdapter:
             info: of these.
             is_last: bool, where no mask is needed, see `MaskWriter.write`.
         """
+        features = out if self._masks is None else out[..., : self._num_features]
         try:
-            if self._masks is None:
-                self._encoder.write(observations, out)
-                return
-            self._encoder.write(observations, out[..., : self._num_features])
-            self._masks.write_of(info, out[..., self._num_features :], is_last=is_last)
+            self._encoder.write(observations, features)
         except MismatchError as error:
             raise self._failure(str(error)) from None
+        if self._masks is None:
+            return
+        try:
+            self._masks.write_of(info, out[..., self._num_features :], is_last=is_last)
+        except MismatchError as error:
+            raise MaskError(str(self._failure(str(error)))) from None
 
     def _checked(self, name: str, values: Any) -> Array:
         array = np.asarray(values)
