@@ -123,6 +123,64 @@ def next_step_signs(num_envs):
     return gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
 
 
+class Allowed(gymnasium.Env):
+    """Two choices of each component are allowed; others end the episode with a reward of −1.
+
+    Observes which they are, so that each row tells its own mask, and a sign that says whether the
+    lower or the upper one is right, which gives 1. Every other episode is truncated after `length`
+    steps, and the others terminate, with a mask of zeros.
+    """
+
+    def __init__(self, choices=(12,), length=5, how="well"):
+        self.choices, self.length, self.how = tuple(choices), length, how
+        self.action_space = spaces.MultiDiscrete(choices)
+        if len(choices) == 1:
+            self.action_space = spaces.Discrete(choices[0])
+        self.observation_space = spaces.Box(-1.0, 1.0, (sum(choices) + 1,), np.float32)
+        self.num_episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        self.is_truncated = bool(self.np_random.random() < 0.5)
+        return self.observe(), self.info()
+
+    def observe(self):
+        self.masks = []
+        for count in self.choices:
+            mask = np.zeros(count, np.int8)
+            mask[self.np_random.permutation(count)[:2]] = 1
+            self.masks.append(mask)
+        self.sign = 1.0 if self.np_random.random() < 0.5 else -1.0
+        return np.concatenate([*self.masks, [self.sign]]).astype(np.float32)
+
+    def info(self, *, is_over=False):
+        mask = np.concatenate(self.masks)
+        if self.how == "none":
+            return {}
+        if self.how == "short":
+            mask = mask[1:]
+        if self.how == "twos":
+            mask = 2 * mask
+        if is_over or (self.how == "zeros" and self.count == 2):
+            mask = 0 * mask
+        return {"action_mask": mask}
+
+    def step(self, action):
+        self.count += 1
+        rewards = []
+        for mask, chosen in zip(self.masks, np.atleast_1d(action), strict=True):
+            allowed = np.flatnonzero(mask)
+            if chosen not in allowed:
+                return self.observe(), -1.0, True, False, self.info(is_over=True)
+            rewards.append(float(chosen == allowed[int(self.sign > 0)]))
+        ended = self.count == self.length
+        terminated, truncated = ended and not self.is_truncated, ended and self.is_truncated
+        obs = self.observe()
+        info = self.info(is_over=terminated)
+        return obs, float(np.mean(rewards)), terminated, truncated, info
+
+
 class SlowToMake(ConstantReward):
     """Takes its time to start."""
 

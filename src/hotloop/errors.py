@@ -7,7 +7,8 @@
     ├── SpaceError         an observation or action space that is not supported (ValueError)
     ├── MissingExtraError  a library that an optional extra brings is not installed (ImportError)
     ├── EnvironmentFailure an environment raised, or gave what its spaces rule out (RuntimeError)
-    │   └── NonFiniteStep  it gave NaN or infinity, in steps that may have followed each other
+    │   ├── NonFiniteStep  it gave NaN or infinity, in steps that may have followed each other
+    │   └── MaskError      it tells no action mask, or a wrong one
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
     ├── UntrustedError     a run directory of somebody else names modules to import (OSError)
     ├── OutputError        a file that was asked for can't be written (OSError)
@@ -61,6 +62,10 @@ class EnvironmentFailure(HotloopError, RuntimeError):
 
 class NonFiniteStep(EnvironmentFailure):
     """An environment's step gave NaN or infinity: nothing that follows can be learned from."""
+
+
+class MaskError(EnvironmentFailure):
+    """An environment tells no action mask, or a wrong one: another of its kind does no better."""
 
 
 class RunDirectoryError(HotloopError, OSError):

@@ -88,6 +88,9 @@ class Config(ReplayOptions, NetworkOptions, RunOptions):
     """ε in the end."""
     exploration_fraction: Annotated[Positive, FRACTION] = 0.5
     """Share of the run over which ε falls, linearly."""
+    action_masks: bool = False
+    """Take, and learn from, allowed actions alone: `info["action_mask"]` of each reset and step has
+    1 for those, 0 for the others."""
     report_interval: Count = 2_000
     """Transitions between two lines of metrics, in whole rounds."""
 

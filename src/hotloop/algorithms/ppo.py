@@ -71,6 +71,9 @@ class Config(OnPolicyOptions, NetworkOptions, RunOptions):
     """Stop an iteration's updates once the approximate KL exceeds 1.5 × this; None: never."""
     shared_trunk: bool = False
     """Let policy and value share the hidden layers."""
+    action_masks: bool = False
+    """Take, and learn from, allowed actions alone: `info["action_mask"]` of each reset and step has
+    1 for those, 0 for the others."""
 
     layer_options: ClassVar = ("hidden_sizes", "activation", "layer_norm", "shared_trunk")
 

@@ -17,9 +17,10 @@ from hotloop.envs.checks import (
     non_finite,
 )
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
+from hotloop.envs.masks import KEY, MaskWriter, warn_of_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.errors import EnvironmentFailure, HotloopError, SpaceError
+from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, SpaceError
 from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
@@ -44,6 +45,8 @@ class SerialVectorEnv:
         stream: training and evaluation see other episodes.
         stagger: environments over all workers, among which the first episodes are to end one after
             another: environment e's gets 1 − e / `stagger` of the time limit. 0: all get all of it.
+        action_masks: whether rows end in the masks that the environments tell, see
+            `hotloop.envs.masks`.
         rebuild: makes a new environment in place of one that fails; None: failures are raised.
         on_failure: is told of each failure that is mended by `rebuild`, and may raise.
 
@@ -60,6 +63,7 @@ class SerialVectorEnv:
         first_env: int = 0,
         stream: Stream = "training",
         stagger: int = 0,
+        action_masks: bool = False,
         rebuild: Callable[[], Env[Any, Any]] | None = None,
         on_failure: Callable[[HotloopError], None] = lambda error: None,
     ) -> None:
@@ -79,9 +83,16 @@ class SerialVectorEnv:
         self.action_spec = self._decoder.spec
         for i, env in enumerate(self._envs):
             self._check_spaces(i, env)
+        self._num_features = self.obs_spec.shape[0] if self.obs_spec.shape else 0
+        self._masks: MaskWriter | None = None
+        self._infos: list[Any] = [None] * self.num_envs  # of the last steps, where masks are read
+        if action_masks:
+            self.obs_spec = with_mask(self.obs_spec, self.action_spec)
+            self._masks = MaskWriter(self.action_spec)
+        self._may_warn = not action_masks and self.action_spec.kind != "box" and first_env == 0
         peeled = [_peel(env) for env in self._envs]
         self._resets = [env.reset for env, _ in peeled]
-        self._steps = [env.step for env, _ in peeled]
+        self._steps = [self._noting(i, env.step) for i, (env, _) in enumerate(peeled)]
         self._time_limits = [limit for _, limit in peeled]
         self._next_limit = _NEVER
         self._action_shape = (self.num_envs, *self.action_spec.shape)
@@ -90,7 +101,7 @@ class SerialVectorEnv:
         self._own = allocate_step(self.num_envs, self.obs_spec)
         # Rows of an array of our own: views made once take half the time that `next_obs[i]` takes.
         self._staged = np.zeros_like(self._own.next_obs)
-        self._rows = list(self._staged)
+        self._rows = [self._features(row) for row in self._staged]
         self._indices = range(self.num_envs)
         self._returns = [0.0] * self.num_envs
         self._episode = [-1] * self.num_envs
@@ -140,6 +151,10 @@ class SerialVectorEnv:
                 self._on_failure(error)
                 failed.append(self._failing)
                 first = self._failing + 1
+        if self._masks is not None:
+            for i in self._indices:
+                if i not in failed:
+                    self._write_mask(i, self._infos[i], self._staged[i], is_last=terminated[i])
         next_obs[...] = self._staged
         obs[...] = self._staged
         self._num_steps += 1
@@ -264,7 +279,11 @@ class SerialVectorEnv:
                 "return both, as Gymnasium's interface says",
                 at_reset=True,
             )
-        self._write(i, result[0], row, at_reset=True)
+        self._write(i, result[0], self._features(row), at_reset=True)
+        if self._masks is not None:
+            self._write_mask(i, result[1], row, at_reset=True)
+        elif self._may_warn and KEY in result[1]:
+            self._warn_of_masks()
         problem = non_finite(row)
         if problem is not None:
             raise self._failure(i, problem, at_reset=True)
@@ -284,7 +303,9 @@ class SerialVectorEnv:
         except Exception:  # what does not repeat itself may fail in any way
             return False
         if observation is not None:
-            self._write(i, observation, row)
+            self._write(i, observation, self._features(row))
+            if self._masks is not None:
+                self._write_mask(i, self._infos[i], row)
         return obs_hash(row) == episode.obs_hash
 
     def _apply_time_limits(self, truncated: Array, ended: list[int]) -> list[int]:
@@ -309,7 +330,7 @@ class SerialVectorEnv:
         try:
             self._begin_episode(i, row)
         except EnvironmentFailure as error:
-            if self._remake is None:
+            if self._remake is None or isinstance(error, MaskError):
                 raise
             self._on_failure(error)
             self._rebuild(i, row)
@@ -324,10 +345,12 @@ class SerialVectorEnv:
                 self._envs[i] = env = self._remake()
                 self._check_spaces(i, env)
                 peeled, self._time_limits[i] = _peel(env)
-                self._resets[i], self._steps[i] = peeled.reset, peeled.step
+                self._resets[i], self._steps[i] = peeled.reset, self._noting(i, peeled.step)
                 self._begin_episode(i, row)
                 return
             except HotloopError as error:
+                if isinstance(error, MaskError):
+                    raise
                 self._on_failure(error)
 
     def _end_episode(self, i: int) -> None:
@@ -348,6 +371,35 @@ class SerialVectorEnv:
             raise self._failure(i, str(error), at_reset=at_reset) from None
         if isinstance(observation, np.ndarray):
             self._box_dtype = observation.dtype
+
+    def _features(self, row: Array) -> Array:
+        """The part of a row that is observed; what follows is the mask."""
+        return row if self._masks is None else row[: self._num_features]
+
+    def _noting(self, i: int, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """An environment's `step`, whose `info` is kept where masks are read."""
+        if self._masks is None:
+            return step
+
+        def noting(action: Any) -> Any:
+            result = step(action)
+            self._infos[i] = result[-1] if isinstance(result, tuple) and result else None
+            return result
+
+        return noting
+
+    def _write_mask(
+        self, i: int, info: Any, row: Array, *, is_last: bool = False, at_reset: bool = False
+    ) -> None:
+        assert self._masks is not None
+        try:
+            self._masks.write_of(info, row[self._num_features :], is_last=bool(is_last))
+        except MismatchError as error:
+            raise MaskError(str(self._failure(i, str(error), at_reset=at_reset))) from None
+
+    def _warn_of_masks(self) -> None:
+        self._may_warn = False
+        warn_of_masks(self._env_id)
 
     def _reward(self, i: int, value: Any) -> float:
         try:
@@ -385,7 +437,7 @@ class SerialVectorEnv:
 
     def _check_spaces(self, i: int, env: Env[Any, Any]) -> None:
         for what, ours, theirs in (
-            ("observation", self.obs_spec, ObsEncoder(env.observation_space).spec),
+            ("observation", self.obs_spec.unmasked, ObsEncoder(env.observation_space).spec),
             ("action", self.action_spec, ActionDecoder(env.action_space).spec),
         ):
             if ours != theirs:

@@ -5,7 +5,7 @@ The specs need no Gymnasium: a checkpoint holds them as JSON, and a policy is ev
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from hotloop.errors import ShapeError
@@ -73,6 +73,15 @@ class ObsSpec:
     """Frames that the first axis stacks, each new one beside the last ones; 0: it is no stack."""
     is_tuple: bool = field(default=False, compare=False)
     """Whether the parts are those of a Tuple, and not of a Dict."""
+    mask_size: int = 0
+    """Numbers behind the parts that say which actions are allowed, see `hotloop.envs.masks`."""
+
+    @property
+    def unmasked(self) -> ObsSpec:
+        """What the networks see: the same without a mask."""
+        if not self.mask_size:
+            return self
+        return replace(self, shape=(self.shape[0] - self.mask_size,), mask_size=0)
 
     @property
     def is_composite(self) -> bool:
@@ -103,6 +112,8 @@ class ObsSpec:
                 "pass observations as this environment's `ObsSpec` lays them out"
             )
         leading = obs.shape[:num_leading]
+        if self.mask_size:
+            obs = obs[..., : -self.mask_size]
         if len(self.layout) == 1:
             (part,) = self.layout
             return {part.name: obs.reshape(*leading, *part.shape)}
@@ -121,6 +132,7 @@ class ObsSpec:
             "num_frames": self.num_frames,
             "is_tuple": self.is_tuple,
             "layout": [part.to_json() for part in self.layout],
+            **({"mask_size": self.mask_size} if self.mask_size else {}),
         }
 
     @classmethod
@@ -131,6 +143,7 @@ class ObsSpec:
             dtype=values["dtype"],
             num_frames=values.get("num_frames", 0),
             is_tuple=values.get("is_tuple", False),
+            mask_size=values.get("mask_size", 0),
             layout=tuple(
                 ObsField.from_json({"dtype": values["dtype"], **part}) for part in values["layout"]
             ),

@@ -23,9 +23,10 @@ import numpy as np
 
 from hotloop.envs.checks import check_call, describe_value, failure, non_finite
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
+from hotloop.envs.masks import KEY, MaskWriter, warn_of_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.errors import ConfigError, EnvironmentFailure, MaskError
 from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
@@ -48,6 +49,7 @@ class VectorAdapter:
         seed: of the run.
         first_env: number of its first environment, counted over all workers.
         stream: training and evaluation see other episodes.
+        action_masks: whether rows end in the masks that it tells, see `hotloop.envs.masks`.
 
     Raises:
         SpaceError: a space is not supported.
@@ -62,6 +64,7 @@ class VectorAdapter:
         seed: int,
         first_env: int = 0,
         stream: Stream = "training",
+        action_masks: bool = False,
     ) -> None:
         from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
@@ -87,6 +90,12 @@ class VectorAdapter:
         self._decoder = ActionDecoder(envs.single_action_space)
         self.obs_spec = self._encoder.spec_of(envs)
         self.action_spec = self._decoder.spec
+        self._num_features = self.obs_spec.shape[0] if self.obs_spec.shape else 0
+        self._masks: MaskWriter | None = None
+        if action_masks:
+            self.obs_spec = with_mask(self.obs_spec, self.action_spec)
+            self._masks = MaskWriter(self.action_spec)
+        self._may_warn = not action_masks and self.action_spec.kind != "box" and first_env == 0
         self._own = allocate_step(self.num_envs, self.obs_spec)
         self._action_shape = (self.num_envs, *self.action_spec.shape)
         self._returns = np.zeros(self.num_envs, np.float64)
@@ -108,7 +117,11 @@ class VectorAdapter:
         self._begin_episodes(everywhere)
         self._resetting[:] = False
         obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
-        self._write(self._reset_all(), obs)
+        observations, info = self._reset_all()
+        self._write(observations, obs, info)
+        if self._may_warn and KEY in info:
+            self._may_warn = False
+            warn_of_masks(self._env_id)
         self._check_first_obs(obs, everywhere)
         if not self._knows_finals:
             self._finals = _FinalObservations(obs)
@@ -131,7 +144,9 @@ class VectorAdapter:
                 "`step` must return (obs, reward, terminated, truncated, info), "
                 f"got {describe_value(result)}: return all five, as Gymnasium's interface says"
             ) from None
-        self._write(observations, next_obs)
+        # Same-step mode: of what has ended these are the next episode's.
+        is_last = False if self.autoreset == "same_step" else is_terminated
+        self._write(observations, next_obs, info, is_last=is_last)
         rewards = self._checked("rewards", rewards)
         reward[...] = rewards
         terminated[...] = self._checked("terminations", is_terminated)
@@ -153,7 +168,7 @@ class VectorAdapter:
                 with span("env_reset"):
                     self._begin_episodes(ended)
                     if self.autoreset == "same_step":
-                        self._write_final(info, ended, next_obs)
+                        self._write_final(info, ended, terminated, next_obs)
                     else:
                         self._reset_masked(ended, obs)
                     self._check_first_obs(obs, ended)
@@ -222,7 +237,7 @@ class VectorAdapter:
             failed |= runs & ended
             self._returns[runs] += reward[runs]
             following = np.empty_like(obs)
-            self._write(observations, following)
+            self._write(observations, following, info, is_last=terminated)
             obs[runs] = following[runs]
         return failed
 
@@ -260,7 +275,7 @@ class VectorAdapter:
         self._check_first_obs(out.obs, rows)
         self._resetting = np.zeros(self.num_envs, np.bool_)
 
-    def _write_final(self, info: Any, ended: Array, next_obs: Array) -> None:
+    def _write_final(self, info: Any, ended: Array, terminated: Array, next_obs: Array) -> None:
         """Same-step mode: the true successors, which the reset has pushed into `info`."""
         final_obs = info.get("final_obs") if isinstance(info, dict) else None
         if final_obs is None:
@@ -269,8 +284,10 @@ class VectorAdapter:
                 f"{sorted(info) if isinstance(info, dict) else describe_value(info)}: keep it in "
                 "the wrappers, or make the vector environment with another autoreset mode"
             )
+        masks = info.get("final_info", {}).get(KEY) if self._masks is not None else None
         for i in np.flatnonzero(ended):
-            self._write(final_obs[i], next_obs[i])
+            final = {} if masks is None else {KEY: masks[i]}
+            self._write(final_obs[i], next_obs[i], final, is_last=terminated[i])
 
     def _look_at_finals(self, ended: Array, out: StepArrays) -> None:
         """Same-step mode: warn, once, where final observations are not those of the end."""
@@ -294,9 +311,9 @@ class VectorAdapter:
         seeds = None
         if self._takes_seeds:
             seeds = [self._episode_seed(i) if ended[i] else None for i in range(self.num_envs)]
-        result = self._call_reset(seed=seeds, options={"reset_mask": ended.copy()})
+        observations, info = self._call_reset(seed=seeds, options={"reset_mask": ended.copy()})
         first = np.empty_like(obs)
-        self._write(result, first)
+        self._write(observations, first, info, is_last=~ended)  # the others go on
         obs[ended] = first[ended]
 
     def _reset_all(self) -> Any:
@@ -316,7 +333,7 @@ class VectorAdapter:
                 f"`reset` must return (obs, info), got {describe_value(result)}: return both, as "
                 "Gymnasium's interface says"
             )
-        return result[0]
+        return result
 
     def _episode_seed(self, i: int) -> int:
         return episode_seed(self._seed, self._first_env + i, self._episode[i], self._stream)
@@ -338,11 +355,33 @@ class VectorAdapter:
                 )
             )
 
-    def _write(self, observations: Any, out: Array) -> None:
+    def _write(
+        self,
+        observations: Any,
+        out: Array,
+        info: Any,
+        *,
+        is_last: Any = False,
+    ) -> None:
+        """Encode observations, and the masks that `info` holds.
+
+        Args:
+            observations: of all environments, or of one.
+            out: (N, *obs_shape), or of one.
+            info: of these.
+            is_last: bool, where no mask is needed, see `MaskWriter.write`.
+        """
+        features = out if self._masks is None else out[..., : self._num_features]
         try:
-            self._encoder.write(observations, out)
+            self._encoder.write(observations, features)
         except MismatchError as error:
             raise self._failure(str(error)) from None
+        if self._masks is None:
+            return
+        try:
+            self._masks.write_of(info, out[..., self._num_features :], is_last=is_last)
+        except MismatchError as error:
+            raise MaskError(str(self._failure(str(error)))) from None
 
     def _checked(self, name: str, values: Any) -> Array:
         array = np.asarray(values)

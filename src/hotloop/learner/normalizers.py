@@ -69,6 +69,7 @@ class Normalizer:
         clip_obs: bound on what the networks see, None for none.
         clip_reward: bound on the rewards that are learned from, None for none.
         gamma: γ; may change between fragments.
+        mask_size: the last numbers of an observation, which stay as they are.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Normalizer:
         clip_obs: float | None,
         clip_reward: float | None,
         gamma: float,
+        mask_size: int = 0,
     ) -> None:
         self._normalize_obs = normalize_obs
         self._normalize_reward = normalize_reward
@@ -88,6 +90,7 @@ class Normalizer:
         self._clip_obs = None if clip_obs is None else float(min(clip_obs, _MAX))
         self._clip_reward = None if clip_reward is None else float(min(clip_reward, _MAX))
         self.gamma = gamma
+        self._mask_size = mask_size
         self._obs = RunningMoments(obs_shape)
         self._returns = RunningMoments(())
         self._return = np.zeros(num_envs, np.float64)
@@ -97,9 +100,13 @@ class Normalizer:
         """What the networks are to see of an observation; None where it is left as it is."""
         if not self._normalize_obs and self._clip_obs is None:
             return None
+        mean = self._obs.mean.astype(np.float32)
+        std = np.sqrt(self._obs.var + _EPS).astype(np.float32)
+        if self._mask_size:
+            mean[-self._mask_size :], std[-self._mask_size :] = 0.0, 1.0
         return ObsScale(
-            mean=self._obs.mean.astype(np.float32),
-            std=np.sqrt(self._obs.var + _EPS).astype(np.float32),
+            mean=mean,
+            std=std,
             clip=np.inf if self._clip_obs is None else self._clip_obs,
         )
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.envs.encoding import RowWriter
+from hotloop.envs.encoding import MismatchError, RowWriter
+from hotloop.envs.masks import MaskWriter
 from hotloop.errors import CheckpointError, ConfigError, ShapeError
 from hotloop.policies.heads import Exploration
-from hotloop.policies.heads.base import action_limits
+from hotloop.policies.heads.base import MASKED, action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 from hotloop.policies.twin import TwinForward
@@ -69,6 +70,12 @@ class ActingPolicy:
             self.tells_value = network.has_value
         self._rng = np.random.default_rng(0)
         self._writer: RowWriter | None = None
+        self._masks: MaskWriter | None = None
+        mask_size = network.obs_spec.mask_size
+        self._num_features: int | None = None
+        if mask_size:
+            self._masks = MaskWriter(network.action_spec)
+            self._num_features = network.obs_spec.shape[0] - mask_size
         self.load(snapshot)
 
     @property
@@ -160,7 +167,11 @@ class ActingPolicy:
         """
         if self.obs_scale is not None:
             obs = self._scale(obs)
-        return self._forward.head(obs, out)
+        if self._num_features is None:
+            return self._forward.head(obs, out)
+        head = self._forward.head(np.ascontiguousarray(obs[:, : self._num_features]), out)
+        np.copyto(head, MASKED, where=obs[:, self._num_features :] <= 0.0)
+        return head
 
     def value(self, obs: Array) -> Array:
         """Return V(obs): float32, (B,), from `obs` of (B, *obs_shape).
@@ -175,6 +186,8 @@ class ActingPolicy:
             )
         if self.obs_scale is not None:
             obs = self.obs_scale.apply(obs)
+        if self._num_features is not None:
+            obs = np.ascontiguousarray(obs[:, : self._num_features])
         return self._forward.value(obs)
 
     def last_value(self) -> Array:
@@ -228,6 +241,7 @@ class ActingPolicy:
         self,
         obs: Any,
         *,
+        action_mask: Any = None,
         deterministic: bool = True,
         rng: np.random.Generator | None = None,
     ) -> Array:
@@ -236,6 +250,9 @@ class ActingPolicy:
         Args:
             obs: one observation as the environment gives it, or a batch: (B, …), of a dict or tuple
                 in each part. Rows as `make_vec` makes them do as well, (B, *obs_shape).
+            action_mask: of a policy that was trained with `action_masks`, 1 for each action that is
+                allowed and 0 for the others, (M,) or (B, M): `info["action_mask"]`. Rows of
+                `make_vec` hold it already.
             deterministic: take the most probable action (the mean); else draw one.
             rng: to draw with; by default the policy's own, seeded with 0.
 
@@ -243,9 +260,11 @@ class ActingPolicy:
             One action or a batch of them, box actions clipped to their bounds.
 
         Raises:
-            ShapeError: `obs` is neither one observation nor a batch of them.
+            ShapeError: `obs` is neither one observation nor a batch of them, or `action_mask` is
+                missing or not such.
+            ConfigError: the policy was trained without masks, and one is given.
         """
-        batch, is_single = self._rows(obs)
+        batch, is_single = self._rows(obs, action_mask)
         spec = self.network.action_spec
         if deterministic:
             action = self.greedy(batch)
@@ -291,9 +310,37 @@ class ActingPolicy:
 
         return export_onnx(self.network, self.snapshot, Path(path))[0]
 
-    def _rows(self, obs: Any) -> tuple[Array, bool]:
+    def _rows(self, obs: Any, action_mask: Any) -> tuple[Array, bool]:
         """Return observations as rows, (B, *obs_shape), and whether it was one."""
-        spec = self.network.obs_spec
+        if self._masks is None:
+            if action_mask is not None:
+                raise ConfigError(
+                    "`action_mask` is for policies that were trained with `action_masks`: leave it "
+                    "out, or train with the option"
+                )
+            return self._unmasked_rows(obs)
+        shape = self.network.obs_spec.shape
+        if action_mask is None:
+            rows = np.asarray(obs) if not isinstance(obs, Mapping | tuple) else np.empty(0)
+            if rows.shape[-1:] != shape or rows.ndim not in (1, 2):
+                raise ShapeError(
+                    f"`action_mask` must be 0 and 1, ({self._masks.size},) or (B, "
+                    f"{self._masks.size}), got none: pass `info['action_mask']`, as this policy "
+                    "was trained with `action_masks`"
+                )
+            return (rows[None], True) if rows.ndim == 1 else (rows, False)
+        features, is_single = self._unmasked_rows(obs)
+        batch = np.empty((len(features), *shape), np.float32)
+        batch[:, : self._num_features] = features
+        mask = batch[:, self._num_features :]
+        try:
+            self._masks.write(action_mask, mask[0] if is_single else mask)
+        except MismatchError as error:
+            raise ShapeError(str(error)) from None
+        return batch, is_single
+
+    def _unmasked_rows(self, obs: Any) -> tuple[Array, bool]:
+        spec = self.network.obs_spec.unmasked
         is_raw = spec.is_composite and isinstance(obs, Mapping | tuple)
         if [part.encoding for part in spec.layout] == ["one_hot"] and not spec.is_composite:
             is_raw = np.asarray(obs).dtype.kind != "f"  # rows are float32

@@ -62,6 +62,7 @@ def export_numpy(
             f"`path` must leave {code} alone, which is not a file that hotloop wrote: name other "
             "weights, or another folder"
         )
+    _check_unmasked(network)
     layers = network.layers.twin
     if layers is None:
         raise ConfigError(
@@ -97,6 +98,20 @@ def export_numpy(
     return [weights, code]
 
 
+def _check_unmasked(network: Network) -> None:
+    """Refuse a policy that acts by masks.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if network.obs_spec.mask_size:
+        raise ConfigError(
+            "a policy that was trained with `action_masks` can't be exported: act by "
+            "`hotloop.load(run).act(obs, action_mask=info['action_mask'])`, which needs no torch "
+            "for perceptrons"
+        )
+
+
 def export_onnx(
     network: Network,
     snapshot: PolicySnapshot,
@@ -125,6 +140,7 @@ def export_onnx(
         MissingExtraError: onnx, onnxscript, onnxruntime or torch is not installed.
         OutputError: the file can't be written.
     """
+    _check_unmasked(network)
     try:
         import onnx
         import onnxruntime

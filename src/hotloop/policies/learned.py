@@ -14,6 +14,7 @@ from torch import Tensor
 from hotloop.errors import ConfigError
 from hotloop.ops.products import Precision, warn_of_slow
 from hotloop.policies.critics import Critics
+from hotloop.policies.heads.base import MASKED
 from hotloop.policies.network import Network
 from hotloop.policies.parameters import ParameterLayout
 
@@ -61,6 +62,7 @@ class LearnedNetwork(_Learned):
         warn_of_slow(precision, torch.device(device))
         self.network = network
         self._head = network.make_head()
+        self._mask_size = network.obs_spec.mask_size
         self._outputs = network.layers.learned(precision, device)
         self._scale: tuple[Tensor, Tensor] | None = None
         scale = self._head.action_scale
@@ -113,7 +115,12 @@ class LearnedNetwork(_Learned):
         return (flat - centre) / half
 
     def _forward(self, named: dict[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor | None]:
+        mask = None
+        if self._mask_size:
+            obs, mask = obs[:, : -self._mask_size], obs[:, -self._mask_size :]
         head, *value = self._outputs(self._head.fold(named), obs)
+        if mask is not None:  # and no gradient reaches what is not allowed
+            head = head.masked_fill(mask <= 0.0, MASKED)
         return head, value[0] if value else None
 
     def _ability(self, name: str) -> Callable[..., Any]:

@@ -66,7 +66,7 @@ class Network:
     @cached_property
     def layers(self) -> PerceptronLayers | CheckedModule:
         """Return what computes its outputs."""
-        return self.body.build(self.obs_spec, self._head, self.has_value)
+        return self.body.build(self.obs_spec.unmasked, self._head, self.has_value)
 
     @property
     def head_size(self) -> int:
@@ -85,7 +85,9 @@ class Network:
 
     def make_head(self, exploration: Exploration | None = None) -> Head:
         """Return a new head, which explores like that; None: not at all."""
-        return find(HEADS, "head", self.head)(self.action_spec, exploration)
+        head = find(HEADS, "head", self.head)(self.action_spec, exploration)
+        head.is_masked = self.obs_spec.mask_size > 0
+        return head
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return shapes by name, in order, of what is learned."""

@@ -57,6 +57,7 @@ def probe(
     num_left: int,
     uneven: Schedule,
     env_kwargs: Mapping[str, Any] | None = None,
+    action_masks: bool = False,
 ) -> Choice:
     """Measure, forecast, choose.
 
@@ -68,6 +69,7 @@ def probe(
         num_left: transitions that are to be collected.
         uneven: the schedule that may be taken instead of `barrier`.
         env_kwargs: for the environment's constructor or the factory.
+        action_masks: see `make_vec`.
 
     Raises:
         UnknownNameError, MissingExtraError, SpaceError, ConfigError: an environment can't be made.
@@ -81,6 +83,7 @@ def probe(
             num_left=num_left,
             seed=plan.seed,
             env_kwargs=env_kwargs,
+            action_masks=action_masks,
         )
     free = available_memory()
     max_workers = _MAX_WORKERS
@@ -107,12 +110,20 @@ def measure(
     num_left: int = 10**9,
     seed: int = 0,
     env_kwargs: Mapping[str, Any] | None = None,
+    action_masks: bool = False,
 ) -> Measured:
     """Step one environment, for a second or two, or some twenty steps; see `probe`."""
     failures = _Failures()
 
     def make(count: int | None) -> VectorEnv:
-        return make_vec(env, count, seed=seed, env_kwargs=env_kwargs, on_failure=failures)
+        return make_vec(
+            env,
+            count,
+            seed=seed,
+            env_kwargs=env_kwargs,
+            on_failure=failures,
+            action_masks=action_masks,
+        )
 
     began = time.perf_counter()
     is_pool = isinstance(env, str) and env.startswith("envpool:")

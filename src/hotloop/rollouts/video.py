@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -89,7 +90,9 @@ def check_filmable(
     _ffmpeg()
     name = environment_name(env)
     with _filmable(env, name, env_kwargs) as made:
-        _loop(made, name, seed=0).reset(first_episode=0)
+        with warnings.catch_warnings():  # whether masks are looked at is not for it to say
+            warnings.simplefilter("ignore", UserWarning)
+            _loop(made, name, seed=0).reset(first_episode=0)
         _frame(made, name)
 
 
@@ -175,7 +178,8 @@ def _play(
     seed: int,
     max_steps: int,
 ) -> Episode:
-    loop = _loop(env, name, seed)
+    has_masks = policy.network.obs_spec.mask_size > 0
+    loop = _loop(env, name, seed, action_masks=has_masks)
     specs = policy.network.obs_spec, policy.network.action_spec
     if (loop.obs_spec, loop.action_spec) != specs:
         raise ConfigError(
@@ -196,10 +200,11 @@ def _play(
     return Episode(env=0, episode=0, undiscounted_return=total, length=max_steps)
 
 
-def _loop(env: Any, name: str, seed: int) -> SerialVectorEnv:
+def _loop(env: Any, name: str, seed: int, *, action_masks: bool = False) -> SerialVectorEnv:
     """What encodes observations and actions, checks them, and seeds the episode."""
     one: Any = _OneEpisode(env)
-    return SerialVectorEnv([one], env_id=name, seed=seed, stream="evaluation")
+    options: Any = {"stream": "evaluation", "action_masks": action_masks}
+    return SerialVectorEnv([one], env_id=name, seed=seed, **options)
 
 
 def _frame(env: Any, name: str) -> Array:

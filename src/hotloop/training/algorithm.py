@@ -16,7 +16,7 @@ import torch
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.importing import importable
-from hotloop.learner import Learner, UpdateRule
+from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.policies import Network
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
@@ -222,6 +222,36 @@ def hyper_of(kind: Any, config: Any) -> Any:
     if "gamma" in values and getattr(config, "n_step", 1) > 1:
         values["gamma"] = 1.0
     return kind(**values)
+
+
+def make_normalizer(config: Any, spaces: Spaces, num_envs: int, *, gamma: float) -> Normalizer:
+    """Return what normalises observations, and rewards where the config has the options.
+
+    Args:
+        config: the run's.
+        spaces: what is observed.
+        num_envs: N.
+        gamma: γ.
+
+    Raises:
+        ConfigError: these observations can't be normalised.
+    """
+    if spaces.obs_spec.is_packed and (config.normalize_obs or config.clip_obs is not None):
+        raise ConfigError(
+            "`normalize_obs` and `clip_obs` are of numbers alone, and these observations hold "
+            "images beside: leave them out, or normalise in a wrapper of the environment"
+        )
+    normalize_reward = getattr(config, "normalize_reward", False)
+    return Normalizer(
+        spaces.obs_spec.shape,
+        num_envs,
+        normalize_obs=config.normalize_obs,
+        normalize_reward=normalize_reward,
+        clip_obs=config.clip_obs,
+        clip_reward=config.clip_reward,
+        gamma=gamma,
+        mask_size=spaces.obs_spec.mask_size,
+    )
 
 
 def acting(nets: Any) -> LearnedNetwork:

@@ -34,6 +34,7 @@ def make_environments(
     num_groups, num_envs = config.num_groups, config.total_envs // config.num_groups
     stagger = config.total_envs if config.workers else 0
     first_episode = _next_episode(resumed)
+    action_masks = getattr(config, "action_masks", False)
     if config.has_workers:
         from hotloop.rollouts.workers.pool import WorkerPool
 
@@ -43,6 +44,7 @@ def make_environments(
             envs_per_worker=num_envs,
             seed=config.seed,
             env_kwargs=config.env_kwargs,
+            action_masks=action_masks,
             first_episode=first_episode,
             stagger=stagger,
             timing_dir=run.path / "timing",
@@ -61,6 +63,7 @@ def make_environments(
                     first_env=group * num_envs,
                     first_episode=first_episode,
                     stagger=stagger,
+                    action_masks=action_masks,
                 )
             )
     except BaseException:
@@ -103,6 +106,7 @@ def choose_workers(
             num_left=config.total_timesteps,
             uneven=uneven,
             env_kwargs=config.env_kwargs,
+            action_masks=getattr(config, "action_masks", False),
         )
         chosen = {"workers": choice.taken.workers, "schedule": choice.taken.schedule}
         if choice.fragment_steps is not None:

@@ -50,6 +50,7 @@ class Evaluator:
                 seed=config.seed,
                 env_kwargs=config.env_kwargs,
                 stream="evaluation",
+                action_masks=getattr(config, "action_masks", False),
             )
             envs_to_close.append(self._envs)
         if config.eval_videos:

@@ -7,7 +7,7 @@ due, `update_to_data` for each transition; an iteration is the rounds between tw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,13 +20,13 @@ from hotloop.errors import (
     NonFiniteUpdate,
     ReplayError,
 )
-from hotloop.learner import Learner, UpdateRule
-from hotloop.policies import ActingPolicy, Exploration
+from hotloop.learner import Learner, Normalizer, UpdateRule
+from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot
 from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
 from hotloop.runs import REPLAY_FILE, Result
 from hotloop.system.signals import pending_interrupt
 from hotloop.timing import span
-from hotloop.training.algorithm import Algorithm, acting, joined_arrays
+from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
 from hotloop.training.position import Position, ReplayPosition
 from hotloop.training.replay import Replay
 from hotloop.training.resume import Resumed
@@ -119,9 +119,10 @@ class OffPolicy(Algorithm):
 
     def run(self, training: Training) -> Result:
         """See `Algorithm`."""
-        config, resumed = training.config, training.resumed
+        config, envs, resumed = training.config, training.envs, training.resumed
+        normalizer = make_normalizer(config, envs, envs.num_envs, gamma=1.0)
         with span("make_learner"):
-            nets = self.networks(config, training.envs, training.device)
+            nets = self.networks(config, envs, training.device)
             network = acting(nets).network
             learner = self.make_learner(
                 config,
@@ -133,17 +134,19 @@ class OffPolicy(Algorithm):
                 batch_size=config.batch_size,
             )
         with span("make_replay"):
-            replay = Replay(config, training.envs, training.device, training.environment)
+            replay = Replay(config, envs, training.device, training.environment)
         exploration = self.exploration(config)
-        policy = ActingPolicy(network, learner.publish(0), exploration=exploration)
+        snapshot = learner.publish(0, normalizer.obs_scale)
+        policy = ActingPolicy(network, snapshot, exploration=exploration)
         rollout = training.rollout(policy)
-        rounds = _Rounds(self, config, learner, rollout, replay)
+        rounds = _Rounds(self, config, learner, rollout, replay, normalizer)
         iteration, restarted_envs, notes = 0, [], []
         if resumed is not None:
             iteration = resumed.position.iteration
             was = resumed.position
             learner.load(resumed.arrays, was.random, was.num_updates, was.executed)
-            rollout.publish(learner.publish(learner.num_updates))
+            rounds.load_normalizer(resumed.arrays)
+            rollout.publish(rounds.published())
             restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
             notes = rounds.restore(resumed)
             for env in restarted_envs:
@@ -157,8 +160,13 @@ class OffPolicy(Algorithm):
                 metrics = rounds.run_iteration(interrupt)
                 with span("publish"):
                     state = rollout.state()
-                    snapshot = learner.kept(learner.publish(learner.num_updates))
-                    parts = (learner.kept_state(), replay.to_arrays().copy, state.to_arrays)
+                    snapshot = learner.kept(rounds.published())
+                    parts = (
+                        learner.kept_state(),
+                        rounds.normalizer_arrays().copy,
+                        replay.to_arrays().copy,
+                        state.to_arrays,
+                    )
                     position = Position(
                         timesteps=state.num_transitions,
                         iteration=iteration,
@@ -196,6 +204,7 @@ class _Rounds:
         learner: Learner,
         rollout: Rollout,
         replay: Replay,
+        normalizer: Normalizer,
     ) -> None:
         self.num_moves = 0
         self._algorithm = algorithm
@@ -203,6 +212,8 @@ class _Rounds:
         self._learner = learner
         self._rollout = rollout
         self._replay = replay
+        self._normalizer = normalizer
+        self._is_scaled = normalizer.obs_scale is not None
         self._began, self._done, self._empty_at = -1, 0, 0  # see `ReplayPosition`
         # The numbers of what the updates learned from that were not looked through yet.
         self._indices: list[Array] = []
@@ -219,6 +230,19 @@ class _Rounds:
             added=buffer.num_added,
             sampled=buffer.num_samples,
         )
+
+    def published(self) -> PolicySnapshot:
+        """Return the policy as it is now, in arrays that the next call overwrites."""
+        return self._learner.publish(self._learner.num_updates, self._normalizer.obs_scale)
+
+    def normalizer_arrays(self) -> dict[str, Array]:
+        """Statistics of observations for a checkpoint; nothing where there are none."""
+        return self._normalizer.to_arrays() if self._is_scaled else {}
+
+    def load_normalizer(self, arrays: Mapping[str, Array]) -> None:
+        """The inverse of `normalizer_arrays`."""
+        if self._is_scaled:
+            self._normalizer.load(arrays)
 
     def restore(self, resumed: Resumed) -> list[str]:
         """Go on from a checkpoint; return what the user should know of it, in sentences.
@@ -289,14 +313,16 @@ class _Rounds:
             with span("store"):
                 for fragment in fragments:
                     self._replay.store(fragment)
+                    self._normalizer.update(fragment)
             learner.hyper.set(min(1.0, rollout.num_transitions / config.total_timesteps))
             self._learn(self._num_due())
             if len(self._indices) >= MAX_KEPT:
                 self._check_finite()
-            if self._began >= 0:
+            if self._began >= 0 or self._is_scaled:
                 with span("publish"):
-                    self._move_targets()
-                    rollout.publish(learner.publish(learner.num_updates))
+                    if self._began >= 0:
+                        self._move_targets()
+                    rollout.publish(self.published())
         self._check_finite()
         return {
             **learner.metrics.means(),
@@ -324,9 +350,11 @@ class _Rounds:
     def _learn(self, due: int) -> None:
         """Make so many updates, with batches that are drawn as many at a time as may be."""
         replay, learner = self._replay, self._learner
+        # What is drawn was stored raw, and is seen as the policy sees it from now on.
+        scale = self._normalizer.obs_scale if due else None
         for first in range(0, due, replay.max_drawn):
             count = min(due - first, replay.max_drawn)
-            batches, index = replay.draw(count)
+            batches, index = replay.draw(count, scale)
             self._indices.extend(index.copy().reshape(count, -1))
             for batch in batches:
                 with span("update"):

@@ -20,7 +20,7 @@ from hotloop.policies import ActingPolicy
 from hotloop.rollouts import CollectionOptions, Schedule, environment_weights, to_batch
 from hotloop.runs import Result
 from hotloop.timing import span
-from hotloop.training.algorithm import Algorithm, acting, joined_arrays
+from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
 from hotloop.training.position import Position
 from hotloop.training.train import Training
 from hotloop.types import Array, Fragment
@@ -76,11 +76,7 @@ class OnPolicy(Algorithm):
         """See `Algorithm`."""
         config, envs, resumed = training.config, training.envs, training.resumed
         gamma = as_schedule(config.gamma)
-        if envs.obs_spec.is_packed and (config.normalize_obs or config.clip_obs is not None):
-            raise ConfigError(
-                "`normalize_obs` and `clip_obs` are of numbers alone, and these observations hold "
-                "images beside: leave them out, or normalise in a wrapper of the environment"
-            )
+        normalizer = make_normalizer(config, envs, envs.num_envs, gamma=gamma(0.0))
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
             network = acting(nets).network
@@ -95,15 +91,6 @@ class OnPolicy(Algorithm):
                 stream=1,
                 num_batches=config.num_updates,
                 batch_size=config.minibatch_size,
-            )
-            normalizer = Normalizer(
-                envs.obs_spec.shape,
-                envs.num_envs,
-                normalize_obs=config.normalize_obs,
-                normalize_reward=config.normalize_reward,
-                clip_obs=config.clip_obs,
-                clip_reward=config.clip_reward,
-                gamma=gamma(0.0),
             )
             policy = ActingPolicy(network, learner.publish(0, normalizer.obs_scale))
             rollout = training.rollout(policy)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hotloop.ops.schedules import as_schedule
+from hotloop.policies import ObsScale
 from hotloop.replay import Batch as Drawn
 from hotloop.replay import Proportional, ReplayBuffer, Uniform
 from hotloop.rollouts import Environments
@@ -28,7 +29,7 @@ class Batch(NamedTuple):
     """Transitions that one update learns from.
 
     Attributes:
-        obs: (B, *obs_shape).
+        obs: (B, *obs_shape), as the policy sees it: normalised where that is asked for.
         action: (B, *action_shape), as the environment took it.
         reward: float32, (B,), of n steps.
         next_obs: (B, *obs_shape), n steps later, the true successor.
@@ -150,8 +151,12 @@ class Replay:
         if self._hindsight is not None:
             self._hindsight.cut(env)
 
-    def draw(self, count: int) -> tuple[list[Batch], Array]:
+    def draw(self, count: int, scale: ObsScale | None = None) -> tuple[list[Batch], Array]:
         """Draw `count` batches in one call.
+
+        Args:
+            count: of batches.
+            scale: what observations become, which are stored raw: always one, or always None.
 
         Returns:
             The batches, in memory that the next call with this count overwrites, and the numbers of
@@ -160,12 +165,17 @@ class Replay:
         size = count * self._batch_size
         kept = self._drawn.get(count)
         if kept is None:
-            kept = self._drawn[count] = self._with_tensors(self.buffer.sample(size), count)
+            kept = self._drawn[count] = self._with_tensors(
+                self.buffer.sample(size), count, is_scaled=scale is not None
+            )
         else:
             self.buffer.sample(size, out=kept[0])
         drawn, own, batches = kept
         if self._hindsight is not None:
             self._hindsight.relabel(drawn)
+        if scale is not None:
+            scale.apply(drawn.obs, own["obs"])
+            scale.apply(drawn.next_obs, own["next_obs"])
         if self._n_step == 1:
             np.logical_not(drawn.terminated, out=own["discount"])
         if self._weights is not None:
@@ -199,7 +209,7 @@ class Replay:
             self._hindsight.load(arrays)
 
     def _with_tensors(
-        self, drawn: Drawn, count: int
+        self, drawn: Drawn, count: int, *, is_scaled: bool
     ) -> tuple[Drawn, dict[str, Array], list[Batch]]:
         """Tensors of what was drawn, and of arrays of our own that are filled with each draw."""
         discount = np.empty(len(drawn), np.float32) if self._n_step == 1 else drawn.discount
@@ -207,11 +217,14 @@ class Replay:
             importance = drawn.importance
         else:
             importance = np.ones(len(drawn), np.float32)
+        obs, next_obs = drawn.obs, drawn.next_obs
+        if is_scaled:
+            obs, next_obs = np.empty((2, *obs.shape), np.float32)
         fields = {
-            "obs": drawn.obs,
+            "obs": obs,
             "action": drawn.action,
             "reward": drawn.reward,
-            "next_obs": drawn.next_obs,
+            "next_obs": next_obs,
             "discount": discount,
             "importance": importance,
         }

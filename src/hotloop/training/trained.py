@@ -131,6 +131,7 @@ def evaluate(
             seed=config["seed"] if seed is None else seed,
             env_kwargs=own_kwargs if env_kwargs is None else env_kwargs,
             stream="evaluation",
+            action_masks=network.obs_spec.mask_size > 0,
         )
         to_close.append(envs)
         if envs.obs_spec != network.obs_spec or envs.action_spec != network.action_spec:

@@ -16,6 +16,10 @@ from hotloop.types import Array
 if TYPE_CHECKING:
     from torch import Tensor
 
+# The output of an action that is not allowed: its probability is exactly 0, and it is never the
+# greatest. It is finite, since 0 · ∞ in the entropy is not a number: Huang & Ontañón 2020, "A
+# Closer Look at Invalid Action Masking in Policy Gradient Algorithms", arXiv:2006.14171.
+MASKED = -1e30
 EXPLORING = 1  # the stream of noise that decides whether to explore, and of uniform actions
 
 
@@ -66,10 +70,13 @@ class Head(ABC):
         action_scale: c and h, float32, (A,), where actions are learned in [−1, 1]: they are
             c + h · u.
 
+        is_masked: whether outputs of actions that are not allowed are `MASKED`.
+
     Raises:
         SpaceError: it can't give such actions.
     """
 
+    is_masked: bool = False
     meaning: ClassVar[str]
     description: ClassVar[str]
     needs_perceptrons: ClassVar[bool] = False

@@ -9,7 +9,7 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_uniform
-from hotloop.policies.heads.base import EXPLORING, Head
+from hotloop.policies.heads.base import EXPLORING, MASKED, Head
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ class Greedy(Head):
 
     The noise is the number of the action to explore by, or −1, and then 1 in steps with ε = 1.
     Those don't ask the network, nor do those in which the one environment that there is explores.
+    With masks it is a number in [0, 1) instead, the share of the allowed actions that lie below the
+    one to explore by, and the network is always asked: its outputs say which are allowed.
     """
 
     meaning = "action_values"
@@ -44,7 +46,7 @@ class Greedy(Head):
         steps = np.arange(first_step, first_step + num_steps)
         epsilon = start + (end - start) * np.minimum(steps / exploration.epsilon_steps, 1.0)
         epsilon[steps < exploration.random_steps] = 1.0
-        action = np.floor(uniform[..., 1:] * self.size)
+        action = uniform[..., 1:] if self.is_masked else np.floor(uniform[..., 1:] * self.size)
         explores = uniform[..., :1] < epsilon[:, None, None]
         noise = np.empty(uniform.shape, np.float32)
         noise[..., :1] = np.where(explores, action, -1.0)
@@ -57,6 +59,8 @@ class Greedy(Head):
 
     def is_needed(self, noise: Array) -> bool:
         """Return False where every environment explores."""
+        if self.is_masked:
+            return True
         return not noise[0, 1] and (len(noise) > 1 or noise[0, 0] < 0)
 
     def choose(self, outputs: Array, noise: Array, out: Array) -> None:
@@ -64,9 +68,20 @@ class Greedy(Head):
             out[...] = noise[:, 0]
             return
         outputs.argmax(axis=1, out=out)
-        if len(noise) > 1:
+        if self.is_masked:
+            explores = noise[:, 0] >= 0
+            np.copyto(out, _allowed(outputs, noise[:, 0]), where=explores)
+        elif len(noise) > 1:
             explores = noise[:, 0] >= 0
             np.copyto(out, noise[:, 0], where=explores, casting="unsafe")
 
     def values(self, outputs: Tensor) -> Tensor:
         return outputs
+
+
+def _allowed(outputs: Array, share: Array) -> Array:
+    """Return the allowed action that such a share of them lies below: int64, (B,)."""
+    is_allowed = outputs > MASKED
+    counts = is_allowed.sum(axis=1)
+    number = np.minimum((share * counts).astype(np.int64), counts - 1)  # 1 · n is none of them
+    return (is_allowed.cumsum(axis=1) > number[:, None]).argmax(axis=1)

@@ -23,6 +23,7 @@ class Greeting:
     first_env: int
     first_episode: int
     stagger: int
+    action_masks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

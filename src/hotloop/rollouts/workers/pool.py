@@ -33,6 +33,7 @@ class WorkerPool:
         envs_per_worker: environments of each.
         seed: of the run.
         env_kwargs: for the environment's constructor or the factory.
+        action_masks: see `make_vec`.
         first_episode: see `make_vec`.
         stagger: see `make_vec`.
         timing_dir: where workers record; None: in a directory that is removed with the pool.
@@ -60,6 +61,7 @@ class WorkerPool:
         envs_per_worker: int = 1,
         seed: int = 0,
         env_kwargs: Mapping[str, Any] | None = None,
+        action_masks: bool = False,
         first_episode: int = 0,
         stagger: int = 0,
         timing_dir: str | Path | None = None,
@@ -98,6 +100,7 @@ class WorkerPool:
             first_env=0,
             first_episode=first_episode,
             stagger=stagger,
+            action_masks=action_masks,
         )
         self.supervisor = Supervisor(
             greeting, num_workers, step_timeout_s=step_timeout_s, max_failures=max_failures

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from hotloop import timing
 from hotloop.envs import VectorEnv, make_vec
-from hotloop.errors import EnvironmentFailure, HotloopError, NonFiniteStep
+from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, network_from_json
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.state import running_episodes
@@ -95,6 +95,7 @@ def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
             stagger=greeting.stagger,
             on_failure=on_failure,
             num_threads=1,
+            action_masks=greeting.action_masks,
         )
     try:
         channel.send(
@@ -349,7 +350,9 @@ def _receive(channel: Channel, kind: type[_Kind]) -> tuple[_Kind, Mapping[str, A
 
 def _tell(channel: Channel, error: BaseException, *, is_final: bool) -> None:
     """Say what went wrong, in the learner's words and with the traceback of here."""
-    can_be_mended = isinstance(error, EnvironmentFailure) and not isinstance(error, NonFiniteStep)
+    can_be_mended = isinstance(error, EnvironmentFailure) and not isinstance(
+        error, NonFiniteStep | MaskError
+    )
     failure = Failure(
         message=str(error),
         is_final=is_final,

@@ -349,6 +349,11 @@ class ReplayOptions(Options):
     any later one, or the last."""
     hindsight_share: Fraction = 0.8
     """hindsight: share of a batch that gets such goals."""
+    normalize_obs: bool = False
+    """Give the networks observations of mean 0 and standard deviation 1, as seen so far. The buffer
+    holds them as they came."""
+    clip_obs: Positive | None = None
+    """Bound on the (normalised) observations' magnitude; None: none. 10 is usual."""
     clip_reward: Positive | None = None
     """Bound on the magnitude of rewards that are learned from; None: none."""
     replay: Literal["uniform", "proportional", "prioritized", "rank"] = "uniform"

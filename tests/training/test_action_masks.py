@@ -1,0 +1,336 @@
+"""Action masks: each row has its own, wherever it comes from; what is not allowed is not taken."""
+
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import SyncVectorEnv
+
+from hotloop import evaluate, load
+from hotloop.algorithms import dqn, ppo
+from hotloop.cli import main
+from hotloop.envs import make_vec
+from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, ShapeError, SpaceError
+from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
+from hotloop.policies.learned import LearnedNetwork
+from hotloop.runs import RunDirectory
+from tests.envs.test_masks import bits_of, vector
+from tests.toy_envs import Allowed
+from tests.training import test_off_policy
+from tests.training.test_off_policy import assert_same_weights, watch
+from tests.training.test_train import assert_same_run
+
+ENV = "tests.toy_envs:Allowed"
+CHOICES = {"one": (6,), "several": (3, 4)}
+SHORT = {
+    ppo: {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2, "total_timesteps": 384},
+    dqn: {**test_off_policy.SMALL, "total_timesteps": 192},
+}
+EACH = [(ppo, "one"), (ppo, "several"), (dqn, "one")]
+of_each = pytest.mark.parametrize(("algorithm", "choices"), EACH)
+
+
+def config_of(algorithm, tmp_path, name="run", choices="one", **options):
+    given = {"num_envs": 4, "action_masks": True, "compile": "off", **SHORT[algorithm]}
+    given |= {"env_id": ENV, "env_kwargs": {"choices": [*CHOICES[choices]]}}
+    return algorithm.Config(**{**given, "run_dir": str(tmp_path / name), **options})
+
+
+def allows(masks, action, choices):
+    """Whether actions are allowed, going through them one by one."""
+    action, start, found = action.reshape(len(masks), -1), 0, np.ones(len(masks), bool)
+    for k, count in enumerate(choices):
+        for i in range(len(masks)):
+            found[i] &= bool(masks[i, start + action[i, k]])
+        start += count
+    return found
+
+
+@of_each
+@pytest.mark.parametrize(
+    "options", [{}, {"normalize_obs": True, "clip_obs": 0.5}, {"workers": 2}], ids=str
+)
+def test_batches_hold_each_rows_mask(tmp_path, monkeypatch, algorithm, choices, options):
+    size, seen = sum(CHOICES[choices]), []
+
+    def note(learner, batch, td_error):
+        obs, action = batch.obs.numpy(), batch.action.numpy()
+        said, mask = bits_of(obs, size)
+        np.testing.assert_array_equal(said > 0, mask > 0)
+        assert allows(mask > 0, action, CHOICES[choices]).all()
+        if algorithm is dqn:
+            said, mask = bits_of(batch.next_obs.numpy(), size)
+            goes_on = batch.discount.numpy() > 0
+            np.testing.assert_array_equal((said > 0)[goes_on], (mask > 0)[goes_on])
+            assert (mask > 0)[~goes_on].all()
+            seen.extend(goes_on.tolist())
+
+    watch(monkeypatch, note)
+    result = algorithm.train(config_of(algorithm, tmp_path, choices=choices, **options))
+    assert result.mean_return >= 0.0
+    assert algorithm is ppo or len(set(seen)) == 2
+
+
+# --- policies -------------------------------------------------------------------------------------
+
+
+def made(head, choices, *, num_rows=64, seed=0):
+    """A network with large outputs, its parameters, and rows with masks."""
+    envs = vector("single", choices, num_rows)
+    network = actor_critic(envs) if head == "categorical" else actor(envs, head)
+    params = {name: 3 * x + 0.1 for name, x in network.initial_parameters(seed).items()}
+    obs = envs.reset()
+    envs.close()
+    return network, params, obs
+
+
+@pytest.mark.parametrize("choices", [(6,), (3, 4)])
+def test_log_probabilities_and_entropy_are_of_allowed_actions_alone(choices):
+    network, params, obs = made("categorical", choices)
+    learned = LearnedNetwork(network)
+    flat = learned.layout.pack(params, "cpu").requires_grad_()
+    policy = ActingPolicy(network, PolicySnapshot(0, params))
+    head = policy.head(obs)
+    noise = policy.draw_noise(1, first_step=0, num_steps=1, num_envs=len(obs))
+    action = np.empty((len(obs), *network.action_spec.shape), np.int64)
+    policy.choose(head, noise[0], action)
+    log_prob, entropy, _ = learned.evaluate(flat, torch.tensor(obs), torch.tensor(action))
+    outputs = learned.outputs(flat, torch.tensor(obs))[0].detach()
+    np.testing.assert_allclose(head, outputs, rtol=1e-5, atol=1e-5)
+    expected, expected_entropy, start = np.zeros(len(obs)), np.zeros(len(obs)), 0
+    for k, count in enumerate(choices):
+        part = head[:, start : start + count].astype(np.float64)
+        mask = bits_of(obs, sum(choices))[1][:, start : start + count]
+        for i in range(len(obs)):
+            allowed = np.flatnonzero(mask[i])
+            p = np.exp(part[i, allowed] - part[i, allowed].max())
+            p /= p.sum()
+            taken = int(action.reshape(len(obs), -1)[i, k])
+            assert taken in allowed
+            expected[i] += np.log(p[list(allowed).index(taken)])
+            expected_entropy[i] -= (p * np.log(p)).sum()
+        start += count
+    np.testing.assert_allclose(log_prob.detach(), expected, atol=1e-5)
+    np.testing.assert_allclose(entropy.detach(), expected_entropy, atol=1e-5)
+    np.testing.assert_allclose(policy.log_prob(head[None], noise, action[None])[0], expected, 1e-4)
+    assert allows(bits_of(obs, sum(choices))[1], policy.greedy(obs), choices).all()
+
+
+def test_no_gradient_reaches_what_is_not_allowed():
+    network, params, obs = made("categorical", (6,))
+    learned = LearnedNetwork(network)
+    obs[:, -6:] = [1, 1, 0, 1, 0, 0]
+    flat = learned.layout.pack(params, "cpu").requires_grad_()
+    action = torch.tensor([0, 1, 3, 3] * 16)
+    log_prob, entropy, _ = learned.evaluate(flat, torch.tensor(obs), action)
+    (grad,) = torch.autograd.grad((log_prob * torch.linspace(-1, 1, 64) + entropy).mean(), flat)
+    assert grad.isfinite().all()
+    last = max(name for name in params if name.startswith("policy.") and "bias" in name)
+    of_bias = learned.layout.unpack(grad)[last]
+    assert (of_bias != 0).tolist() == [True, True, False, True, False, False]
+
+
+def test_exploring_is_uniform_among_what_is_allowed():
+    network, params, obs = made("greedy", (6,), num_rows=1)
+    obs = np.repeat(obs, 8, 0)
+    obs[:, -6:] = [0, 1, 0, 1, 1, 0]
+    exploration = Exploration(epsilon=(1.0, 1.0))
+    policy = ActingPolicy(network, PolicySnapshot(0, params), exploration=exploration)
+    noise = policy.draw_noise(3, first_step=0, num_steps=2000, num_envs=8)
+    taken, head = np.empty((2000, 8), np.int64), np.empty((8, 6), np.float32)
+    for step_noise, action in zip(noise, taken, strict=True):
+        policy.draw(obs, step_noise, head, action)
+    shares = np.bincount(taken.reshape(-1), minlength=6) / taken.size
+    np.testing.assert_allclose(shares, [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.015)
+    assert (policy.greedy(obs) == np.where(head[0] > -1e29, head[0], -np.inf).argmax()).all()
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_targets_are_of_what_is_allowed_next(double):
+    network, params, obs = made("greedy", (6,))
+    config = dqn.Config(double=double, learning_rate=1e-9, gamma=0.5)
+    nets = LearnedNetwork(network)
+    state = dqn.init(nets, config)
+    state.target.copy_(nets.layout.pack(params, "cpu"))
+    next_obs = np.roll(obs, 1, 0)
+    rows, action = np.arange(64), obs[:, -6:].argmax(1)
+    q, online, target = (
+        nets.values(p, torch.tensor(o)).numpy()
+        for p, o in ((state.params, obs), (state.params, next_obs), (state.target, next_obs))
+    )
+    expected = np.empty(64)
+    for i in rows:
+        allowed = np.flatnonzero(next_obs[i, -6:])
+        best = max(allowed, key=lambda a: (online if double else target)[i, a])
+        expected[i] = abs(q[i, action[i]] - 0.5 * target[i, best])
+    ones = torch.ones(64)
+    parts = (torch.tensor(x) for x in (obs, action))
+    batch = dqn.Batch(*parts, 0 * ones, torch.tensor(next_obs), ones, ones)
+    hyper = dqn.Hyper(*(torch.tensor(x) for x in (1e-9, 0.5, 1.0, 0.0)))
+    _, td_error = dqn.update(state, batch, None, hyper, nets=nets, config=config)
+    np.testing.assert_allclose(td_error, expected, rtol=1e-4, atol=1e-5)
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        (ppo, {"choices": "several", "normalize_obs": True}),
+        (ppo, {"workers": 2, "backend": "inline"}),
+        (dqn, {"save_replay": True, "n_step": 3}),
+    ],
+)
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
+    algorithm.train(config_of(algorithm, tmp_path, "whole", **options))
+    config = config_of(algorithm, tmp_path, "parts", **options)
+    algorithm.train(config, on_report=lambda report: report.timesteps >= 90)
+    algorithm.train(config, resume_from=tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@of_each
+def test_workers_give_the_weights_of_their_twin(tmp_path, algorithm, choices):
+    for name, backend in (("a", "processes"), ("b", "inline")):
+        options = {"workers": 2, "backend": backend, "choices": choices}
+        algorithm.train(config_of(algorithm, tmp_path, name, **options))
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("algorithm", [ppo, dqn])
+def test_masks_help_where_few_actions_are_allowed(tmp_path, algorithm):
+    """Of 30 actions two are allowed: who does not know which ends its episode at once."""
+    returns = []
+    options = {ppo: {"num_steps": 32, "learning_rate": 3e-3}, dqn: {"learning_rate": 1e-3}}
+    for masks in (True, False):
+        given = {"total_timesteps": 1000, "env_kwargs": {"choices": [30]}, **options[algorithm]}
+        config = config_of(algorithm, tmp_path, str(masks), action_masks=masks, **given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            returns.append(algorithm.train(config).mean_return)
+    assert returns[0] > 2.0
+    assert returns[1] < 0.5
+
+
+@of_each
+def test_a_trained_policy_acts_by_masks(tmp_path, algorithm, choices, capsys):
+    config = config_of(algorithm, tmp_path, choices=choices, eval_interval=100, eval_episodes=4)
+    run = algorithm.train(config).run_dir
+    assert min(evaluate(run, episodes=8).returns) >= 0.0
+    policy, env = load(run), Allowed(CHOICES[choices])
+    obs, info = env.reset(seed=3)
+    for deterministic in (True, False):
+        action = policy.act(obs, action_mask=info["action_mask"], deterministic=deterministic)
+        assert allows(info["action_mask"][None], action[None], CHOICES[choices]).all()
+    rows, masks = np.stack([obs] * 3), np.stack([info["action_mask"]] * 3)
+    together = policy.act(rows, action_mask=masks.astype(bool))
+    np.testing.assert_array_equal(together, policy.act(np.concatenate([rows, masks], 1)))
+    with pytest.raises(ShapeError, match=r"pass `info\['action_mask'\]`, as this policy was"):
+        policy.act(obs)
+    with pytest.raises(ShapeError, match="must allow an action"):
+        policy.act(obs, action_mask=0 * info["action_mask"])
+    with pytest.raises(ShapeError, match="must be of shape"):
+        policy.act(obs, action_mask=info["action_mask"][1:])
+    for kind, name in (("onnx", "policy.onnx"), ("numpy", "policy.npz")):
+        assert main(["export", str(run), "--format", kind, "--output", str(tmp_path / name)]) == 2
+        assert "can't be exported: act by `hotloop.load(run).act(obs" in capsys.readouterr().err
+
+
+class Parts(gymnasium.ObservationWrapper):
+    """The same observations in a dict, with a category beside."""
+
+    def __init__(self, choices=(6,)):
+        super().__init__(Allowed(choices))
+        parts = {"is": self.env.observation_space, "kind": gymnasium.spaces.Discrete(3)}
+        self.observation_space = gymnasium.spaces.Dict(parts)
+
+    def observation(self, observation):
+        return {"is": observation, "kind": int(self.env.count % 3)}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        (ppo, {}),
+        (ppo, {"network": "tests.policies.nets:Net", "workers": 2}),
+        (dqn, {"dueling": True, "double": False}),
+    ],
+)
+def test_observations_of_several_parts_and_other_networks(tmp_path, algorithm, options):
+    env_id = "tests.training.test_action_masks:Parts"
+    config = config_of(algorithm, tmp_path, env_id=env_id, env_kwargs={}, **options)
+    run = algorithm.train(config).run_dir
+    assert min(evaluate(run, episodes=6).returns) >= 0.0
+    policy, env = load(run), Parts()
+    obs, info = env.reset(seed=1)
+    for _ in range(4):
+        action = policy.act(obs, action_mask=info["action_mask"])
+        assert info["action_mask"][action] == 1
+        obs, _, _, _, info = env.step(int(action))
+
+
+def test_a_policy_without_masks_takes_none(tmp_path):
+    options = {"env_id": "CartPole-v1", "env_kwargs": {}, "action_masks": False}
+    result = ppo.train(config_of(ppo, tmp_path, **options))
+    with pytest.raises(ConfigError, match="trained with `action_masks`: leave it out"):
+        result.policy.act(np.zeros(4), action_mask=[1, 1])
+
+
+@of_each
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("none", r"need `info\['action_mask'\]` at each reset and step, got \[\]"),
+        ("short", r"must be of shape \(\d,\), 1 for each action"),
+        ("twos", "got other numbers, such as 2"),
+        ("zeros", "episode 0, step 1: `action_mask` must allow an action.*got zeros alone"),
+    ],
+)
+def test_masks_that_are_none(tmp_path, algorithm, choices, how, message):
+    kwargs = {"choices": [*CHOICES[choices]], "how": how}
+    with pytest.raises(EnvironmentFailure, match=message):
+        algorithm.train(config_of(algorithm, tmp_path, env_kwargs=kwargs))
+
+
+def test_a_worker_with_wrong_masks_is_not_replaced(tmp_path):
+    config = config_of(ppo, tmp_path, env_id="CartPole-v1", env_kwargs={}, workers=2)
+    with pytest.raises(MaskError, match=r"^worker \d: CartPole-v1, .*at its reset: `action_masks`"):
+        ppo.train(config)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env_id", "error", "message"),
+    [
+        (ppo, "CartPole-v1", EnvironmentFailure, "or leave the option out"),
+        (ppo, "Pendulum-v1", SpaceError, "of discrete actions, got a box space"),
+        (ppo, "tests.toy_images:Catch", SpaceError, "need observations that are one row of"),
+        (dqn, "tests.toy_images:Signs", SpaceError, "need observations that are one row of"),
+    ],
+)
+def test_what_has_no_masks(tmp_path, algorithm, env_id, error, message):
+    with pytest.raises(error, match=message):
+        algorithm.train(config_of(algorithm, tmp_path, env_id=env_id, env_kwargs={}))
+
+
+@pytest.mark.parametrize("num_envs", [None, 3])
+def test_masks_that_nobody_looks_at_are_told_of_once(num_envs):
+    def factory():
+        return Allowed() if num_envs is None else SyncVectorEnv([Allowed] * num_envs)
+
+    envs = make_vec(factory, 3)
+    with pytest.warns(UserWarning, match=r"is not looked at: train ppo or dqn with `action_masks`"):
+        envs.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        envs.reset()
+    envs.close()
+
+
+def test_a_checkpoint_says_that_there_are_masks(tmp_path):
+    run = ppo.train(config_of(ppo, tmp_path)).run_dir
+    network, _, _ = RunDirectory.open(run).load_policy()
+    assert network.obs_spec.mask_size == 6
+    assert network.obs_spec.unmasked.shape == (7,)

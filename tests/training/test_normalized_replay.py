@@ -1,0 +1,187 @@
+"""Normalised observations of SAC, TD3 and DQN: by the statistics of now, here and in workers."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop import load
+from hotloop.algorithms import dqn, sac, td3
+from hotloop.cli import main
+from hotloop.envs import make_vec
+from hotloop.errors import ConfigError
+from hotloop.policies import ActingPolicy
+from hotloop.rollouts.evaluation import evaluate
+from hotloop.runs import RunDirectory
+from hotloop.training.replay import Replay
+from tests import toy_envs
+from tests.goal_envs import Reach
+from tests.training.test_off_policy import (
+    LONG,
+    assert_same_weights,
+    make_config,
+    of_each,
+    train,
+    watch,
+)
+from tests.training.test_train import assert_same_run
+
+SCALED = {"normalize_obs": True, "clip_obs": 2.0}
+KEPT = {"save_replay": True, "total_timesteps": 250, "checkpoint_interval": 100, "num_envs": 2}
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    """All observations and successors that a buffer was given, raw."""
+    rows = {"obs": [], "next_obs": []}
+    store = Replay.store
+
+    def note(self, fragment):
+        for name, each in rows.items():
+            array = getattr(fragment, name)
+            each.append(array.reshape(-1, *array.shape[2:]).copy())
+        store(self, fragment)
+
+    monkeypatch.setattr(Replay, "store", note)
+    return rows
+
+
+@of_each
+def test_batches_are_scaled_by_the_statistics_of_now(tmp_path, monkeypatch, stored, algorithm):
+    kinds, counts = set(), []
+
+    def check(learner, batch, td_error):
+        seen = np.concatenate(stored["obs"]).astype(np.float64)
+        mean, std = seen.mean(0), np.sqrt(seen.var(0) + 1e-8)
+        for name in ("obs", "next_obs"):
+            raw = np.concatenate(stored[name])
+            scaled = np.clip((raw - mean) / std, -2.0, 2.0)
+            tensor = getattr(batch, name)
+            distance = np.abs(tensor.numpy()[:, None] - scaled).max(2).min(1)
+            assert distance.max() < 1e-4
+            kinds.add((name, tensor.dtype, tensor.shape, tensor.stride()))
+        counts.append(len(seen))
+
+    watch(monkeypatch, check)
+    options = {"total_timesteps": 90, "num_envs": 2, "batch_size": 8, **SCALED}
+    train(algorithm, tmp_path, env_id=LONG[algorithm], **options)
+    assert len(kinds) == 2  # what is compiled for one batch is compiled for all
+    assert {kind[1] for kind in kinds} == {torch.float32}
+    assert len(set(counts)) > 10
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        (sac, {"n_step": 3}),
+        (td3, {}),
+        (dqn, {"learning_starts": 120}),  # stopped before it learns, too
+        (dqn, {"workers": 2, "backend": "inline"}),
+    ],
+)
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
+    options = {**KEPT, "env_id": LONG[algorithm], **SCALED, **options}
+    train(algorithm, tmp_path, name="whole", **options)
+    parts = make_config(algorithm, tmp_path, "parts", **options)
+    algorithm.train(parts, on_report=lambda report: report.timesteps >= 60)
+    path = tmp_path / "parts"
+    algorithm.train(parts, on_report=lambda r: r.timesteps >= 150, resume_from=path)
+    algorithm.train(parts, resume_from=path)
+    assert_same_run(tmp_path / "whole", path)
+
+
+def test_without_the_buffer_the_statistics_go_on(tmp_path):
+    config = make_config(dqn, tmp_path, **SCALED)
+    dqn.train(config, env=toy_envs.FarAway, on_report=lambda r: r.timesteps >= 100)
+    checkpoints = RunDirectory.open(tmp_path / "run").checkpoints
+    before = checkpoints.load().arrays()
+    assert before["normalizer.obs.count"] == 100
+    dqn.train(config, env=toy_envs.FarAway, resume_from=tmp_path / "run")
+    assert checkpoints.load().arrays()["normalizer.obs.count"] == 200
+
+
+@pytest.mark.parametrize("algorithm", [sac, dqn])
+def test_workers_act_by_the_published_statistics(tmp_path, algorithm):
+    options = {"workers": 2, "num_envs": 4, "env_id": LONG[algorithm], **SCALED}
+    train(algorithm, tmp_path, name="workers", **options)
+    train(algorithm, tmp_path, name="inline", backend="inline", **options)
+    assert_same_weights(tmp_path / "workers", tmp_path / "inline")
+
+
+def test_who_learns_as_transitions_come_in_normalizes_too(tmp_path):
+    options = {"workers": 2, "num_envs": 2, "schedule": "async", **SCALED}
+    result = train(sac, tmp_path, env_id="Pendulum-v1", **options)
+    scale = load(result.run_dir).obs_scale
+    assert scale is not None
+    assert scale.std[2] > 3 * scale.std[0]  # an angle's speed, and its cosine
+
+
+def test_rewards_of_goals_are_computed_before_observations_are_scaled(tmp_path, monkeypatch):
+    env, found = Reach(), []
+    spec = make_vec(Reach, 1).obs_spec
+
+    def check(learner, batch, td_error):
+        scale = found[0]()
+        raw = spec.unflatten(batch.next_obs.numpy() * scale.std + scale.mean)
+        distance = np.linalg.norm(raw["achieved_goal"] - raw["desired_goal"], axis=-1)
+        is_clear = np.abs(distance - env.near) > 1e-4
+        expected = -(distance > env.near).astype(np.float32)
+        np.testing.assert_array_equal(batch.reward.numpy()[is_clear], expected[is_clear])
+        found.append(bool((distance < 1e-4).any()))  # another goal: what was just achieved
+
+    draw = Replay.draw
+
+    def noted(self, count, scale=None):
+        found[:1] = [lambda: scale]
+        return draw(self, count, scale)
+
+    monkeypatch.setattr(Replay, "draw", noted)
+    watch(monkeypatch, check)
+    train(sac, tmp_path, env=Reach, hindsight="future", normalize_obs=True)
+    assert any(found[1:])
+
+
+def test_what_is_far_away_is_learned_kept_and_exported(tmp_path, capsys):
+    """Observations of 1000 ± 0.01 say nothing to a policy that does not scale them."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    result = train(
+        dqn,
+        tmp_path,
+        env_id="tests.toy_envs:FarAway",
+        normalize_obs=True,
+        total_timesteps=1200,
+        learning_rate=1e-2,
+        update_to_data=0.5,
+        target_interval=20,
+    )
+    run = str(result.run_dir)
+    assert main(["eval", run, "--episodes", "50", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean_return"] == 1.0
+    network, snapshot, _ = RunDirectory.open(result.run_dir).load_policy()
+    forgotten = ActingPolicy(network, dataclasses.replace(snapshot, obs_scale=None))
+    envs = make_vec(toy_envs.FarAway, 4, stream="evaluation")
+    returns = [e.undiscounted_return for e in evaluate(envs, forgotten, num_episodes=50)]
+    assert np.mean(returns) < 0.8
+    obs = np.array([[1000.01], [999.99]], np.float32)
+    expected = load(run).act(obs)
+    np.testing.assert_array_equal(expected, [1, 0])
+    assert main(["export", run, "--format", "onnx", "--output", str(tmp_path / "p.onnx")]) == 0
+    session = onnxruntime.InferenceSession(str(tmp_path / "p.onnx"))
+    action, *_ = session.run(None, {session.get_inputs()[0].name: obs})
+    np.testing.assert_array_equal(action, expected)
+    assert main(["export", run, "--format", "numpy", "--output", str(tmp_path / "p.npz")]) == 0
+    code = "import numpy, p; print(p.Policy('p.npz').act(numpy.float32([[1000.01], [999.99]])))"
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert told.stdout.strip() == "[1 0]", told.stderr
+
+
+@pytest.mark.parametrize("options", [{"normalize_obs": True}, {"clip_obs": 10.0}])
+def test_images_beside_numbers_are_refused(tmp_path, options):
+    with pytest.raises(ConfigError, match="hold images beside: leave them out"):
+        train(dqn, tmp_path, env_id="tests.toy_images:Signs", **options)
