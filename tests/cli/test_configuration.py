@@ -88,7 +88,7 @@ def test_by_the_command_line(capsys, tmp_path):
         ('algorithm = "sac"', "is a configuration of sac, got ppo: write `hotloop train sac"),
         ("learning_rat = 0.1", "has `learning_rat`, which is no option of ppo; did you mean"),
         ("qqq = 0.1", "has `qqq`, which is no option of ppo: `hotloop train ppo --help`"),
-        ("num_envs = 1.5", r"it\.toml: `num_envs` must be"),
+        ("num_envs = 1.5", r"some\.toml: `num_envs` must be"),
         ("algorithm = 3", '`algorithm` of .* must be a name such as "ppo", got 3'),
         ("[ppo]\nseed = 1", r"has a table \[ppo\]: options stand in none"),
         ('num_envs = "none"', "`num_envs` must be"),

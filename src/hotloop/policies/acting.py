@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.envs.encoding import RowWriter
-from hotloop.errors import CheckpointError, ConfigError, ShapeError
+from hotloop.errors import CheckpointError, ConfigError, ShapeError, shortened
 from hotloop.policies.heads import Exploration
 from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
@@ -296,12 +296,16 @@ class ActingPolicy:
         spec = self.network.obs_spec
         is_raw = spec.is_composite and isinstance(obs, Mapping | tuple)
         if [part.encoding for part in spec.layout] == ["one_hot"] and not spec.is_composite:
-            is_raw = np.asarray(obs).dtype.kind != "f"  # rows are float32
+            is_raw = _array(obs).dtype.kind != "f"  # rows are float32
         if is_raw:
             if self._writer is None:
                 self._writer = RowWriter(spec)
             return self._writer.rows(obs)
-        obs, shape = np.asarray(obs), spec.shape
+        array, shape = _array(obs), spec.shape
+        if array.dtype.kind not in "biuf":
+            wanted = self._parts() if spec.is_composite else f"numbers of shape {shape}"
+            raise ShapeError(f"`obs` must be {wanted}, got {shortened(repr(obs))}")
+        obs = array
         if obs.shape == shape:
             return obs[None], True
         if obs.shape[1:] != shape:
@@ -326,3 +330,11 @@ class ActingPolicy:
             self._tiled_scale = self.obs_scale.tiled(len(obs))
             self._scaled = np.empty(obs.shape, np.float32)
         return self._tiled_scale.apply(obs, self._scaled)
+
+
+def _array(obs: Any) -> Array:
+    """As an array; of objects where it is none, such as lists of different lengths."""
+    try:
+        return np.asarray(obs)
+    except ValueError:
+        return np.empty((), object)
