@@ -13,14 +13,13 @@ from hotloop.system.cores import available_cores
 from hotloop.system.groups import PROC
 from hotloop.system.processes import Times, descendants, read_files
 
-# Share of the time in which threads could run that they wait for a core, from which on it is told;
-# threads that come one after another to cores that are free wait for 1 to 3 %.
+# Share of the time in which threads could run that they wait for a core, from which on it is told.
 TOLD = 0.15
 # Of a shorter time, and of threads that could run for less of it, nothing is told.
 _LEAST_S, _LEAST_SHARE = 1.0, 0.05
 # A thread that could run for so much of the time is at work.
 _AT_WORK = 0.02
-# Seconds between two looks: 24 workers take 3 ms.
+# Seconds between two looks.
 _LOOK_S = 5.0
 _WORKER = "hotloop.rollouts.worker"
 # In the environment of trainings that `--seeds` starts: how many run at a time.
