@@ -13,11 +13,14 @@ from hotloop.statistics import (
     bootstrap_interval,
     interquartile_mean,
     kendall,
+    probability_of_improvement,
+    stratified_interval,
     student_t,
     theil_sen,
     thirds,
 )
 from tests.profiler.sessions import correlated
+from tests.reference import comparison as slow
 
 
 @pytest.mark.parametrize("freedom", [1, 1.7, 2, 2.6, 4, 9, 30, 100, 1000])
@@ -119,3 +122,51 @@ def test_the_bootstrap_covers_what_it_says():
     low, high = bootstrap_interval(values, resamples=500)
     assert 0.85 <= np.mean((low < 0.0) & (high > 0.0)) <= 1.0
     assert np.array_equal(low, bootstrap_interval(values, resamples=500)[0])
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 5), (10, 7)])
+def test_the_probability_of_improvement_is_scipys(sizes):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(6, size=size).astype(float) for size in sizes)  # some are equal
+    expected = scipy.stats.mannwhitneyu(b, a).statistic / (len(a) * len(b))
+    assert probability_of_improvement(a, b) == pytest.approx(expected)
+    assert slow.probability_of_improvement(a, b) == pytest.approx(expected)
+
+
+def test_the_probability_of_improvement_by_hand():
+    # Of six pairs, three are above and one is equal.
+    found = probability_of_improvement(np.array([1.0, 3.0]), np.array([0.0, 3.0, 5.0]))
+    assert found == pytest.approx(3.5 / 6)
+
+
+def test_stratified_intervals_are_the_slow_ones():
+    rng = np.random.default_rng(3)
+    # Two environments of very different scale, A and B in each.
+    strata = [rng.normal(mean, scale, 8) for mean, scale in [(0, 1), (1, 1), (0, 99), (50, 99)]]
+
+    def mean(drawn):
+        pairs = zip(drawn[::2], drawn[1::2], strict=True)
+        return np.mean([probability_of_improvement(a, b) for a, b in pairs], axis=0)
+
+    expected = slow.stratified_interval(strata, slow.mean_improvement, resamples=2_000)
+    assert stratified_interval(strata, mean) == pytest.approx(expected, abs=0.03)
+    assert stratified_interval(strata, mean) == stratified_interval(strata, mean)
+
+
+def test_the_interval_of_a_difference_is_scipys():
+    a, b = np.random.default_rng(5).normal(size=(2, 12))
+    theirs = scipy.stats.bootstrap(
+        (a, b),
+        lambda a, b, axis: (
+            scipy.stats.trim_mean(b, 0.25, axis=axis) - scipy.stats.trim_mean(a, 0.25, axis=axis)
+        ),
+        n_resamples=20_000,
+        method="percentile",
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    low, high = stratified_interval(
+        (a, b), lambda x: interquartile_mean(x[1]) - interquartile_mean(x[0]), resamples=20_000
+    )
+    width = theirs.high - theirs.low
+    assert low == pytest.approx(theirs.low, abs=0.04 * width)
+    assert high == pytest.approx(theirs.high, abs=0.04 * width)

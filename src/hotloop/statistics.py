@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,52 @@ def bootstrap_interval(
     for k in range(values.shape[1]):  # one at a time: (S, R, G) may be gigabytes
         bounds[:, k] = np.quantile(interquartile_mean(values[:, k][drawn]), tails)
     return bounds[0], bounds[1]
+
+
+def stratified_interval(
+    strata: Sequence[Floats],
+    statistic: Callable[[list[Floats]], Floats],
+    *,
+    level: float = 0.95,
+    resamples: int = 2_000,
+) -> tuple[float, float]:
+    """Percentile interval of a statistic of several groups, each of which is redrawn by itself.
+
+    The same draws every time. Agarwal et al. 2021, arXiv:2108.13264, section 4.1: a group is the
+    runs of one algorithm in one environment.
+
+    Args:
+        strata: float64, (S_k,) each: a value for each run.
+        statistic: of the groups redrawn, (S_k, R) each, gives (R,).
+        level: share of the resamples that lie inside.
+        resamples: R, how many.
+
+    Returns:
+        Lower and upper bound.
+    """
+    rng = np.random.default_rng(0)
+    redrawn = [one[rng.integers(len(one), size=(len(one), resamples))] for one in strata]
+    low, high = np.quantile(statistic(redrawn), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def probability_of_improvement(a: Floats, b: Floats) -> Floats:
+    """Share of the pairs in which B's value is above A's; equal ones count half.
+
+    Mann and Whitney's U over the number of pairs. Agarwal et al. 2021, arXiv:2108.13264, section
+    4.3; over several environments it is their mean.
+
+    Args:
+        a: float64, (S, …).
+        b: float64, (T, …).
+
+    Returns:
+        float64, (…), from 0 to 1.
+    """
+    above = np.zeros(np.broadcast_shapes(a.shape[1:], b.shape[1:]))
+    for one in a:  # one at a time: all pairs of all resamples may be gigabytes
+        above += (b > one).sum(axis=0) + 0.5 * (b == one).sum(axis=0)
+    return above / (len(a) * len(b))
 
 
 def theil_sen(x: Floats, y: Floats) -> tuple[float, float]:

@@ -42,6 +42,12 @@ def test_seeds(text, numbers):
         ("5-1", "from the smaller number to the larger, got '5-1'"),
         ("1-3,2", "names 2 twice in '1-3,2'"),
         ("1-1000000000", "must be at most 1,000"),
+        ("9223372036854775808", "must be below 2⁶³, got '9223372036854775808'"),
+        ("1" * 5000, "must be below 2⁶³, got '1111"),
+        ("1-", "must be numbers and ranges, got '1-'"),
+        ("1,1", "names 1 twice in '1,1'"),
+        ("", "must be numbers and ranges, got ''"),
+        ("²", "must be numbers and ranges"),
     ],
 )
 def test_seeds_that_are_none(text, message):

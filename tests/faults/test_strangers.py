@@ -128,6 +128,7 @@ def _call(forks, world, name, *options):
 # In a run directory → what stands there, from that place.
 _FILES = (
     *(".lock", ".config.tmp.json", ".metrics.tmp.jsonl", "metrics.jsonl", "config.json"),
+    *("cores.json", ".cores.tmp.json"),
     *("accounting.json", ".accounting.tmp.json", "learning_curve.png", ".learning_curve.tmp.png"),
     *(
         "curves.png",

@@ -317,3 +317,11 @@ def test_more_parameters_than_fit_are_refused_before_they_are_drawn(
     )
     with pytest.raises(ConfigError, match=message):
         network.initial_parameters(0)
+
+
+@pytest.mark.parametrize("obs", ["x", None, {"a": 1}, [[0, 0, 0, 0], [0, 0]]])
+def test_what_is_no_array_of_numbers_is_named(obs):
+    _, _, policy = random_policy(DISCRETE)
+    with pytest.raises(ShapeError, match=r"`obs` must be numbers of shape \(4,\).*, got ") as error:
+        policy.act(obs)
+    assert str(error.value).endswith(repr(obs))

@@ -584,3 +584,12 @@ def test_hotloop_resume(tmp_path, capsys):
     assert main(["resume", str(path), "--total-timesteps", "2000"]) == 0
     assert main(["resume", str(path), "--checkpoint", "best"]) == 1
     assert "no checkpoint 'best'; it has last" in capsys.readouterr().err
+
+
+def test_the_times_of_threads_are_kept(tmp_path):
+    result = ppo.train(config(tmp_path, total_timesteps=256))
+    told = json.loads((result.run_dir / "cores.json").read_text())
+    assert told["seconds"] > 0.0
+    assert 0.0 <= told["longest_s"] <= told["queued_s"] + 1e-9
+    assert told["on_core_s"] > 0.0
+    assert (told["torch_threads"], told["workers"]) == (1, 0)

@@ -35,7 +35,7 @@ COMMANDS = {
     "export": "Write a trained policy as ONNX or NumPy, for use without hotloop.",
     "profile": "Run a script and say where the time of all its processes goes.",
     "report": "The same of a profile or a run that was recorded before.",
-    "compare": "Compare the speed of two profiles or runs, with significance.",
+    "compare": "Compare runs by options, learning and speed, or two profiles by speed.",
     "presets": "List the environments that have options of their own.",
     "doctor": "Say what this machine has for training, and what would be faster.",
     "cache": "Show or clear the compiled updates that are kept.",

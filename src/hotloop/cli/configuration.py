@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hotloop.errors import ConfigError, nearest
+from hotloop.errors import ConfigError, UnknownNameError, nearest
 from hotloop.system.files import read_regular, written_whole
 
 _NONE = "none"
@@ -47,6 +47,10 @@ def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
             f"{path} is no TOML ({error}): expected lines such as `learning_rate = 0.001`"
         ) from error
     stored = options.pop("algorithm", algorithm)
+    if not isinstance(stored, str):
+        raise ConfigError(
+            f'`algorithm` of {path} must be a name such as "{algorithm}", got {stored!r}'
+        )
     if stored != algorithm:
         raise ConfigError(
             f"{path} is a configuration of {stored}, got {algorithm}: write `hotloop train "
@@ -54,6 +58,10 @@ def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
         )
     known = [field.name for field in fields(config_class)]
     for name in options:
+        if name not in known and isinstance(options[name], dict):
+            raise ConfigError(
+                f"{path} has a table [{name}]: options stand in none, leave its heading out"
+            )
         if name not in known:
             hint = nearest(name, known) or f": `hotloop train {algorithm} --help` lists them"
             raise ConfigError(f"{path} has `{name}`, which is no option of {algorithm}{hint}")
@@ -61,7 +69,10 @@ def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
     for name, value in options.items():
         value = None if value == _NONE else value
         options[name] = tuple(value) if isinstance(value, list) else value
-        check_value(name, hints[name], options[name])
+        try:
+            check_value(name, hints[name], options[name])
+        except (ConfigError, UnknownNameError) as error:
+            raise type(error)(f"{path}: {error}") from error
     return options
 
 

@@ -19,13 +19,14 @@ from typing import Any
 
 from hotloop.cli import tell
 from hotloop.cli.runs import show
-from hotloop.errors import ConfigError, RunDirectoryError
+from hotloop.errors import ConfigError, RunDirectoryError, shortened
 from hotloop.runs.directory import default_name
 from hotloop.system.cores import available_cores
+from hotloop.system.crowding import CROWDED, JOBS
 from hotloop.system.signals import Ended, end_once
 
-_PART = re.compile(r"(\d+)(?:-(\d+))?")
-_MOST = 1_000
+_PART = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_MOST, _DIGITS = 1_000, 19
 _LOOK_S = 0.1
 
 
@@ -41,7 +42,12 @@ def parse_seeds(text: str) -> list[int]:
         match = _PART.fullmatch(part.strip())
         if match is None:
             raise ConfigError(f"`--seeds` must be numbers and ranges, got '{text}': {example}")
-        first, last = int(match[1]), int(match[2] or match[1])
+        ends = [number.lstrip("0") or "0" for number in (match[1], match[2] or match[1])]
+        if any(len(number) > _DIGITS or int(number) >= 2**63 for number in ends):
+            raise ConfigError(
+                f"`--seeds` must be below 2⁶³, got '{shortened(part, 50)}': {example}"
+            )
+        first, last = map(int, ends)
         if last < first:
             raise ConfigError(
                 f"`--seeds` must name ranges from the smaller number to the larger, got '{part}' "
@@ -106,6 +112,7 @@ def train(
         f"{directory}",
         flush=True,
     )
+    at_once = min(jobs, len(seeds))
     command = [sys.executable, "-m", "hotloop", "train", algorithm, *args]
     codes: dict[int, int] = {}
     with end_once() as ending:
@@ -116,7 +123,7 @@ def train(
                 while left and len(running) < jobs:
                     seed = left.pop(0)
                     own = ["--seed", str(seed), "--run-dir", str(paths[seed])]
-                    running[seed] = _Child([*command, *own], f"seed {seed}")
+                    running[seed] = _Child([*command, *own], f"seed {seed}", at_once)
                 time.sleep(_LOOK_S)
                 _collect(running, codes)
                 ending.check()
@@ -159,7 +166,7 @@ def _directory(config: Any, name: str) -> Path:
 class _Child:
     """A training in a process of its own, whose lines are printed behind a label."""
 
-    def __init__(self, command: list[str], label: str) -> None:
+    def __init__(self, command: list[str], label: str, at_once: int) -> None:
         # A terminal's Ctrl-C reaches this process alone, which hands it on.
         self._process = subprocess.Popen(
             command,
@@ -168,7 +175,12 @@ class _Child:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"},
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONIOENCODING": "utf-8",
+                JOBS: str(at_once),
+            },
             start_new_session=True,
         )
         self._printers = [
@@ -179,12 +191,15 @@ class _Child:
             printer.start()
 
     def _print_progress(self, label: str) -> None:
-        """Print the lines up to the first empty one: the timing that follows is in the run."""
+        """Print the lines up to the first empty one: the timing that follows is in the run.
+
+        Of what follows, that the cores are too few is said.
+        """
         assert self._process.stdout is not None
         is_concluding = False
         for line in self._process.stdout:
             is_concluding |= not line.strip()
-            if not is_concluding:
+            if not is_concluding or line.startswith(CROWDED):
                 print(f"{label} | {line}", end="", flush=True)
 
     def _print_errors(self, label: str) -> None:

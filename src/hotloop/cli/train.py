@@ -21,6 +21,7 @@ from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import need, tell
 from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
+from hotloop.system.crowding import Crowding
 from hotloop.system.processes import process_age_s
 from hotloop.system.signals import Ended, end_once
 
@@ -394,6 +395,7 @@ def _conclude(live: LiveLine, drawing: Drawing, start: timing.Node | None) -> No
     curve = _told(lambda: drawing.draw(path), "no learning curve was drawn")
     _told(lambda: _print_timing(path, start), "no timing")
     _told(lambda: print_workers(path), "no account of the workers")
+    _told(lambda: _print_crowding(path), "no account of the cores")
     _told(lambda: _print_returns(path), "no returns")
     if curve is not None:
         print(f"learning curve: {curve}")
@@ -446,6 +448,15 @@ def _print_timing(run_dir: Path, start: timing.Node | None) -> None:
             continue
         print(f"\n{timing.render(tree)}\n\nThe largest cost is {cost}.")
         print(f"Recording this took {timing.cost_share(recording):.2%} of it.")
+
+
+def _print_crowding(run_dir: Path) -> None:
+    from hotloop import documents
+
+    with contextlib.suppress(FileNotFoundError):
+        found = Crowding.of(documents.read(run_dir / "cores.json"))
+        if found is not None and found.is_crowded:
+            print(f"\n{found.told()}")
 
 
 def _print_returns(run_dir: Path) -> None:

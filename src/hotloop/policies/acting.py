@@ -15,7 +15,7 @@ import numpy as np
 
 from hotloop.envs.encoding import MismatchError, RowWriter
 from hotloop.envs.masks import MaskWriter
-from hotloop.errors import CheckpointError, ConfigError, ShapeError
+from hotloop.errors import CheckpointError, ConfigError, ShapeError, shortened
 from hotloop.policies.heads import Exploration
 from hotloop.policies.heads.base import MASKED, action_limits
 from hotloop.policies.network import Network
@@ -321,7 +321,7 @@ class ActingPolicy:
             return self._unmasked_rows(obs)
         shape = self.network.obs_spec.shape
         if action_mask is None:
-            rows = np.asarray(obs) if not isinstance(obs, Mapping | tuple) else np.empty(0)
+            rows = _array(obs) if not isinstance(obs, Mapping | tuple) else np.empty(0)
             if rows.shape[-1:] != shape or rows.ndim not in (1, 2):
                 raise ShapeError(
                     f"`action_mask` must be 0 and 1, ({self._masks.size},) or (B, "
@@ -343,12 +343,16 @@ class ActingPolicy:
         spec = self.network.obs_spec.unmasked
         is_raw = spec.is_composite and isinstance(obs, Mapping | tuple)
         if [part.encoding for part in spec.layout] == ["one_hot"] and not spec.is_composite:
-            is_raw = np.asarray(obs).dtype.kind != "f"  # rows are float32
+            is_raw = _array(obs).dtype.kind != "f"  # rows are float32
         if is_raw:
             if self._writer is None:
                 self._writer = RowWriter(spec)
             return self._writer.rows(obs)
-        obs, shape = np.asarray(obs), spec.shape
+        array, shape = _array(obs), spec.shape
+        if array.dtype.kind not in "biuf":
+            wanted = self._parts() if spec.is_composite else f"numbers of shape {shape}"
+            raise ShapeError(f"`obs` must be {wanted}, got {shortened(repr(obs))}")
+        obs = array
         if obs.shape == shape:
             return obs[None], True
         if obs.shape[1:] != shape:
@@ -373,3 +377,11 @@ class ActingPolicy:
             self._tiled_scale = self.obs_scale.tiled(len(obs))
             self._scaled = np.empty(obs.shape, np.float32)
         return self._tiled_scale.apply(obs, self._scaled)
+
+
+def _array(obs: Any) -> Array:
+    """As an array; of objects where it is none, such as lists of different lengths."""
+    try:
+        return np.asarray(obs)
+    except ValueError:
+        return np.empty((), object)

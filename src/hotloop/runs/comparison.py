@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,16 @@ class SeedCurve:
         curve[last + 1 :] = np.nan
         return curve
 
+    def late(self, end: float) -> float:
+        """Mean over the last tenth before `end`, or the last one before that; NaN: there is none.
+
+        Args:
+            end: steps, or seconds, or updates.
+        """
+        stop = int(np.searchsorted(self.at, end, side="right"))
+        start = min(int(np.searchsorted(self.at, 0.9 * end, side="right")), stop - 1)
+        return float(self.values[start:stop].mean()) if stop else math.nan
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Group:
@@ -96,13 +107,22 @@ class Group:
     def label(self) -> str:
         """The algorithm and the options that are set: `ppo, learning_rate=0.0003`."""
         given = {name: value for name, value in self.options.items() if value is not None}
-        options = (f"{name}={_text(value)}" for name, value in given.items())
+        options = (f"{name}={text_of(value)}" for name, value in given.items())
         return ", ".join([self.algorithm, *options])
 
     @property
     def end(self) -> float:
         """Steps that all seeds have; or seconds, or updates."""
         return min(seed.end for seed in self.seeds)
+
+    def late(self, end: float | None = None) -> Array:
+        """Each seed's mean over the last tenth of the steps, float64, (S,); see `SeedCurve.late`.
+
+        Args:
+            end: steps, or seconds, or updates; None for those that all seeds have.
+        """
+        until = self.end if end is None else end
+        return np.array([seed.late(until) for seed in self.seeds])
 
     def final(self) -> tuple[float, tuple[float, float] | None]:
         """Sum up the last tenth of the steps that all seeds have.
@@ -111,9 +131,7 @@ class Group:
             The interquartile mean over seeds of each one's mean, and its 95 % interval, None of
             one seed. NaN where a seed has no episode by then.
         """
-        end = self.end
-        means = [seed.smoothed(np.array([float(end)]), 0.1 * end)[0] for seed in self.seeds]
-        middle, band = over_seeds(np.array(means)[:, None])
+        middle, band = over_seeds(self.late()[:, None])
         return float(middle[0]), None if band is None else (float(band[0][0]), float(band[1][0]))
 
 
@@ -299,5 +317,6 @@ def _named(seeds: dict[tuple[str, str, str], dict[int, SeedCurve]]) -> list[Grou
     return sorted(groups, key=lambda group: (group.env_id, group.label))
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """An option's value as a label or a table has it."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from hotloop import timing
+from hotloop.errors import RunDirectoryError
 from hotloop.learner import Execution
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts import Accounting, CollectionOptions, Rollout
@@ -18,6 +20,7 @@ from hotloop.runs import (
     RunDirectory,
 )
 from hotloop.runs.tracking import Trackers, open_trackers
+from hotloop.system.crowding import Crowding
 from hotloop.timing import span
 from hotloop.training.position import Position
 from hotloop.types import Episode
@@ -158,6 +161,12 @@ class Reporter:
         if choice is not None and "taken" in choice:
             told["forecast_per_s"] = choice["taken"]["steps_per_s"]
         self._run.write_json("accounting.json", {**accounting.to_json(), **told})
+
+    def keep_cores(self, crowding: Crowding) -> None:
+        """Write how long threads waited for cores: `cores.json`. Where it can't be, it is left."""
+        if self._run.has_metrics:
+            with contextlib.suppress(RunDirectoryError):
+                self._run.write_json("cores.json", vars(crowding))
 
     def _accounts(self) -> dict[str, float]:
         """What a line of metrics says of collecting, where there is anything to say."""

@@ -24,6 +24,7 @@ from hotloop.runs import (
     Result,
     RunDirectory,
 )
+from hotloop.system.crowding import CoreTimes
 from hotloop.system.signals import delayed_interrupt
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
@@ -126,6 +127,8 @@ class Training:
         timing.start(run.path / "timing", component="learner")
         self._reporter = Reporter(run, on_report)
         exits.callback(self._reporter.keep_accounting)
+        asked = config.torch_threads
+        self._cores = CoreTimes(asked if isinstance(asked, int) else 0)
         with span("make_envs"):
             if config.workers == "auto":
                 config = choose_workers(
@@ -206,6 +209,7 @@ class Training:
                 )
         for one in learner.executions:
             one.tell = self._reporter.doing
+        self._cores.begin()
         return self._reporter.begin(
             config,
             execution=learner.executions[0].choice.reason,
@@ -244,6 +248,7 @@ class Training:
             line["torch_threads"] = self._threads.count
             if told := self._threads.look():
                 self._reporter.doing(told)
+        self._cores.look()
         checkpoint = Checkpoint(
             network=network.to_json(),
             snapshot=snapshot,
@@ -297,6 +302,8 @@ class Training:
         """Save the last whole iteration, wherever the loop ended."""
         try:
             self._saver.close(self._evaluator.best)
+            self._cores.look(is_last=True)  # while there are workers
+            self._reporter.keep_cores(self._cores.crowding())
         finally:
             self._reporter.close(is_interrupted=is_interrupted)
 

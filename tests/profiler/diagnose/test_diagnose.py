@@ -31,6 +31,21 @@ def look(rule, *processes, **fields):
     return rule(Evidence(session(*processes, **fields)))
 
 
+def test_a_trainings_own_word_of_its_cores():
+    """No samples are needed; and then nobody else names the same."""
+    told = {"cores": 2, "seconds": 10.0, "on_core_s": 9.0, "queued_s": 21.0, "longest_s": 6.0}
+    told |= {"workers": 24, "workers_queued_s": 20.0}
+    found = look(threads.crowded_cores, process(), about={"crowding": told})
+    assert found.title == "more than 2 cores can run: 24 workers"
+    assert found.gain == pytest.approx(10 / 4.5)
+    assert found.advice == "24 workers: --workers 2, or auto."
+    assert "for 70% of the time" in found.evidence[0]
+    assert diagnose(session(process(), about={"crowding": told})) == [found]
+    for less in ({"queued_s": 0.5}, {"cores": "x"}):
+        assert look(threads.crowded_cores, process(), about={"crowding": told | less}) is None
+    assert look(threads.crowded_cores, process()) is None
+
+
 def every(name, count, each_s, *, took_s, start_s=0.0):
     """`count` spans, one each `each_s`."""
     return [span(name, start_s + i * each_s, start_s + i * each_s + took_s) for i in range(count)]

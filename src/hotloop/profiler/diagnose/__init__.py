@@ -33,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     environments.environment_bound,
     environments.transfer,
     environments.stragglers,
+    threads.crowded_cores,
     threads.too_many_threads,
     threads.pegged_core,
     replay.sampling_grows,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+
 from hotloop.profiler.collect.samples import OWN_THREADS
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, spent
 from hotloop.profiler.session import Process, ThreadTimes
+from hotloop.system.crowding import Crowding
 from hotloop.timing.table import duration
 
 # A backward pass below this gains nothing from a second thread: handing over a piece of work and
@@ -23,6 +26,47 @@ def _native(process: Process) -> list[ThreadTimes]:
     ]
 
 
+def crowded_cores(evidence: Evidence) -> Diagnosis | None:
+    """A training of hotloop's that has more threads, workers or neighbours than cores.
+
+    Its threads wait for a core for 15 % of the time in which they could run, which it has written
+    down by itself: no samples are needed.
+    """
+    found = crowding_of(evidence)
+    if found is None:
+        return None
+    causes = found.causes
+    evidences = [
+        f"threads waited for a core for {found.share:.0%} of the time in which they could run, "
+        f"{found.queued_s:.1f} s together, the longest of them {found.longest_s:.1f} s of "
+        f"{found.seconds:.1f} s",
+        f"they were on a core for {found.on_core_s:.1f} s together, "
+        f"{found.on_core_s / found.seconds:.1f} of {found.cores} cores all the time",
+    ]
+    if found.workers:
+        part = found.workers_queued_s / found.queued_s
+        evidences.append(f"{found.workers} workers had {part:.0%} of the wait")
+    if found.threads > 1:
+        evidences.append(f"{found.threads} threads of the learner were at work")
+    return Diagnosis(
+        "too-many-for-the-cores",
+        f"more than {found.cores} core{'s' * (found.cores > 1)} can run: "
+        + " and ".join(cause for cause, _ in causes),
+        0.8,
+        found.gain,
+        tuple(evidences),
+        "; ".join(f"{cause}: {cure}" for cause, cure in causes) + ".",
+        f"hotloop compare {shlex.quote(evidence.session.directory or 'RUN')} AGAIN",
+        wait="queued",
+    )
+
+
+def crowding_of(evidence: Evidence) -> Crowding | None:
+    """What a training of hotloop's says of its cores, if they were too few; else None."""
+    found = Crowding.of(evidence.session.about.get("crowding"))
+    return found if found is not None and found.is_crowded else None
+
+
 def too_many_threads(evidence: Evidence) -> Diagnosis | None:
     """Libraries' threads that get in each other's way.
 
@@ -31,6 +75,8 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
     they work on is too small to be shared out. As many as cores, and nobody else there, are quicker
     than one by a tenth even on small networks.
     """
+    if (known := crowding_of(evidence)) is not None and known.has_many_threads:
+        return None  # `crowded_cores` says so, with hotloop's own option
     whole, cores = evidence.whole_ns, max(evidence.main.cores, 1)
     native = [thread for one in evidence.session.processes for thread in _native(one)]
     extra = sum(thread.on_core_ns for thread in native)
@@ -91,6 +137,8 @@ def cores_taken(evidence: Evidence) -> Diagnosis | None:
     whole, cores = evidence.whole_ns, max(evidence.main.cores, 1)
     numbers = spent(evidence.rows)
     cpu = evidence.cpu_ns
+    if crowding_of(evidence) is not None:
+        return None  # `crowded_cores` says so, and knows more
     if not evidence.is_sampled or numbers.queued_ns < 0.33 * whole or cpu > 0.67 * cores * whole:
         return None
     return Diagnosis(

@@ -21,6 +21,7 @@ from hotloop.profiler.collect import samples as samples_file
 from hotloop.profiler.session import STEPS, Process, Session, SpanThread, Uncovered
 from hotloop.profiler.session.sampled import Sampled, add_up
 from hotloop.profiler.session.saving import FILE, load
+from hotloop.system.crowding import Crowding
 from hotloop.timing import Recording, RecordingError
 from hotloop.timing.reader import State, state_of
 
@@ -68,6 +69,7 @@ def read(directory: str | os.PathLike[str]) -> Session:
             "again, or look at `hotloop runs`" + "".join(f"; {problem}" for problem in problems[:3])
         )
     problems += about.get("problems", [])
+    about |= _crowding((root, *(place.parent for place in sorted(elsewhere))))
     session = merge(recordings, sampled, directory=str(root), about=about, problems=problems)
     for run in (root, *(place.parent for place in sorted(elsewhere))):
         _add_facts_of_run(session, run)
@@ -161,6 +163,18 @@ def _add_facts_of_run(session: Session, root: Path) -> None:
     for process in session.processes:
         each = num_envs // workers if workers and process.role == "worker" else num_envs
         process.facts.setdefault("num_envs", float(each))
+
+
+def _crowding(runs: Iterable[Path]) -> dict[str, Any]:
+    """How long threads of a run of hotloop's waited for cores, as `about` has it."""
+    for run in runs:
+        try:
+            found = Crowding.of(documents.read(run / "cores.json"))
+        except (OSError, ValueError):
+            continue
+        if found is not None:
+            return {"crowding": vars(found)}
+    return {}
 
 
 def _recordings(directories: Iterable[Path]) -> tuple[list[Recording], list[str]]:
