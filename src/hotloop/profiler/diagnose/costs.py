@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hotloop.profiler.diagnose import kinds, source
+from hotloop.profiler.diagnose import growing, kinds, source
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.evidence import Evidence, Position, Row, positions
 from hotloop.profiler.diagnose.kinds import Kind
@@ -22,7 +22,7 @@ from hotloop.statistics import Floats, kendall, thirds
 # One line of a function, or function of a caller, that has so much of it stands for it.
 _DOMINANT, _DOMINANT_WASTE = 0.5, 0.75
 # A loop over elements that has so much of it is not what a program without networks is for.
-_LARGE = 0.5
+LARGE = 0.5
 
 # Kinds that are told by more than the names on their line.
 _SEEN = (kinds.WRAPPERS, kinds.ONE_BY_ONE)
@@ -185,12 +185,13 @@ def _joined(program: Program, costs: list[Cost]) -> list[Cost]:
             block = source.statement_at(caller.frame.file, caller.line)
             cost = Cost(cost.kind, caller.frame, block, rows, cost.is_spread)
         cost.is_own_work = _is_own_work(program, cost)
+        cost.is_guess = _is_guess(program, cost)
         done.append(cost)
     return done
 
 
 def _is_own_work(program: Program, cost: Cost) -> bool:
-    is_large = cost.ns > _LARGE * program.loop_ns
+    is_large = cost.ns > LARGE * program.loop_ns
     if program.has_core or cost.wait not in ("computing", "queued"):
         return False
     if cost.is_waste or (cost.is_sure and is_large):
@@ -203,6 +204,12 @@ def _is_own_work(program: Program, cost: Cost) -> bool:
             for row in cost.rows
         )
     )
+
+
+def _is_guess(program: Program, cost: Cost) -> bool:
+    """Whether nothing but its time says that it could be spared, as of all such programs' lines."""
+    is_known = cost.kind is not None or cost.wait not in ("computing", "queued")
+    return not program.has_core and not is_known
 
 
 def _caller(program: Program, cost: Cost) -> Position | None:
@@ -242,7 +249,7 @@ def _of_function(program: Program, frame: Frame, rows: list[Row]) -> list[Cost]:
         kind = kinds.of_calls(names)
         if block in loops:
             kind = kinds.PYTHON_LOOP
-        elif kind is not None and kind.is_sure:
+        elif kind is not None and (kind.is_sure or not _is_held(program, kind, frame.file, own)):
             kind = None  # `nature` has looked at more than names
         found.append(Cost(kind, frame, block, own))
     function = source.function_around(frame.file, positions(rows[0].stack)[0].line)
@@ -263,6 +270,18 @@ def _of_function(program: Program, frame: Frame, rows: list[Row]) -> list[Cost]:
     if sum(by_kind.values()) > 0.6 * whole:
         return [Cost(known, frame, function, rows)]
     return [Cost(None, frame, function, rows, is_spread=True)]
+
+
+def _is_held(program: Program, kind: Kind, file: str, rows: list[Row]) -> bool:
+    """Whether lines whose names are those of a kind also do what it says of them.
+
+    A structure that is walked each time is one that stays. Of programs without networks and
+    environments of a library's so are those that are sorted and drawn from.
+    """
+    if kind is not kinds.WALKED and program.has_core:
+        return True
+    block = _dearest(rows)
+    return growing.is_walked(file, block) or growing.goes_through_what_stays(file, block)
 
 
 def _dearest(rows: list[Row]) -> source.Block:

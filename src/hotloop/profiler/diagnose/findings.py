@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hotloop.profiler.diagnose import kinds
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.costs import Costs
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
@@ -37,10 +38,18 @@ def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
         told = _told(evidence, costs, cost, pace)
         if may_be_needed:
             told = _may_be_needed(told, evidence, cost)
-        elif cost.is_idle or (not cost.is_waste and share < CLAIMED):
+        elif cost.is_idle or share < _claimed(cost) or (cost.is_guess and pace != "growing"):
             told = _unclaimed(told, evidence, cost)
         found.append(told)
     return found
+
+
+def _claimed(cost: Cost) -> float:
+    """The share of the loop from which on a cost is said to be worth a change."""
+    if cost.is_waste:
+        return WASTE
+    # Workers are never quite even: of rounds of eight jobs for two of them a sixth is waiting.
+    return SPREAD if cost.kind is kinds.OTHERS else CLAIMED
 
 
 def _told(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagnosis:

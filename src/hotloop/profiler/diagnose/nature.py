@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from functools import cached_property, lru_cache
 
-from hotloop.profiler.diagnose import growing, kinds, libraries, products, source
+from hotloop.profiler.diagnose import growing, kinds, libraries, products, recurrence, source
 from hotloop.profiler.diagnose.cost import wait_of
 from hotloop.profiler.diagnose.evidence import PARTS, Position, Row, below, positions
 from hotloop.profiler.diagnose.kinds import Kind
@@ -52,6 +52,7 @@ class Program:
         self._wrappers = {frame for row in rows for frame in libraries.stepping_others(row.stack)}
         # What lines the environments and networks of the program are reached from.
         driving: dict[Position, float] = {}
+        asking: dict[Position, float] = {}
         passing: dict[Position, float] = {}
         stepping: dict[Position, float] = {}
         core_ns = 0.0
@@ -66,6 +67,8 @@ class Program:
             is_core = libraries.is_core(row)
             chain = positions(row.stack)
             core_ns += ns * is_core
+            if chain and libraries.reaches(row, libraries.NETWORKS):
+                asking[chain[0]] = asking.get(chain[0], 0.0) + ns
             for position in dict.fromkeys(chain):
                 passing[position] = passing.get(position, 0.0) + ns
                 if is_core:
@@ -83,6 +86,7 @@ class Program:
         self.passing = passing
         self.has_core = core_ns > 0.05 * whole
         self.drives = {one for one, ns in driving.items() if ns > 0.3 * passing[one]}
+        self._asking = {one for one, ns in asking.items() if ns > 0.15 * passing[one]}
         self.core_lines: dict[str, set[int]] = {}
         for one, ns in (*driving.items(), *stepping.items()):
             if ns > 0.02 * whole:
@@ -199,13 +203,18 @@ class Program:
         if loop is not None and products.are_made_row_by_row(file, loop):
             return kinds.ONE_BY_ONE
         is_trunk = self.passing.get(at, 0.0) > TRUNK * self.loop_ns
-        if inner and (at in self.drives or is_trunk):
+        if inner and (at in self.drives or (is_trunk and libraries.may_drive(row))):
             return "libraries"
         block = source.statement_at(file, at.line)
         is_plain = not inner and source.is_plain_arithmetic(file, block)
         if source.multiplies_matrices(file, block) or (is_plain and self.tight_loop(at) is None):
             return "arithmetic"
         known = kinds.of_calls(called)
+        if at in self._asking and known in (None, kinds.CONVERSIONS, kinds.WALKED):
+            # What a network says is made an action, or a loss, of.
+            is_alone = self.tight_loop(at) is None and not self._is_one_by_one(row)
+            if is_alone and source.works_on_answers(file, block):
+                return "networks"
         if known is kinds.FILES and any("/asyncio/" in frame.file for frame in inner):
             known = None  # a stream's `write`
         return known
@@ -219,7 +228,9 @@ class Program:
         at, inner = positions(row.stack)[0], below(row.stack)
         file = at.frame.file
         loop = source.own_loop_around(file, at.line)
-        if loop is None or source.calls_what_it_goes_through(file, loop):
+        if loop is None or recurrence.calls_what_it_goes_through(file, loop):
+            return False
+        if recurrence.feeds_itself(file, loop, at.line):
             return False
         if source.is_comprehension(file, loop):
             # The line may ask one network for all, and go through something else.

@@ -47,6 +47,12 @@ _AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuff
 _EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
 
 
+# What goes through lists and other structures, or makes arrays of them.
+_MAKING = {
+    *("array", "asarray", "stack", "vstack", "hstack", "concatenate", "append", "list", "tuple"),
+    *("dict", "set", "pop", "insert", "remove", "index", "count", "copy", "clone", "zip", "repeat"),
+    *("tile", "roll", "delete", "deque", "sorted", "map", "filter", "enumerate"),
+}
 _HANDS_ON = (ast.Yield, ast.YieldFrom)
 _KEEPING = {
     *("append", "add", "push", "store", "put", "insert", "extend", "remember", "observe", "send"),
@@ -324,23 +330,11 @@ def _loops(file: str) -> tuple[Block, ...]:
 
 
 @lru_cache(maxsize=4096)
-def calls_what_it_goes_through(file: str, loop: Block) -> bool:
-    """Whether a loop calls its own elements: of networks, and not of states."""
-    called = names_called(file, loop)
-    tree = parsed(file)
-    for node in ast.walk(tree) if tree else ():
-        targets = (
-            [one.target for one in node.generators]
-            if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp)
-            else [node.target]
-            if isinstance(node, ast.For)
-            else []
-        )
-        inside = targets and Block(node.lineno, node.end_lineno or node.lineno) == loop  # pyright: ignore
-        for target in targets if inside else ():
-            if any(isinstance(one, ast.Name) and one.id in called for one in ast.walk(target)):
-                return True
-    return False
+def works_on_answers(file: str, block: Block) -> bool:
+    """Whether some lines, of a file that imports torch or JAX, make nothing of lists."""
+    if not (imports(file, "torch") or imports(file, "jax")):
+        return False
+    return not names_called(file, block) & _MAKING
 
 
 @lru_cache(maxsize=4096)
