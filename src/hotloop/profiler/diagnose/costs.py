@@ -24,6 +24,9 @@ _DOMINANT, _DOMINANT_WASTE = 0.5, 0.75
 # A loop over elements that has so much of it is not what a program without networks is for.
 LARGE = 0.5
 
+# What is told of a line or function, of the loop; a function is told where most of it is costs.
+SMALL, _MOST = 0.15, 0.7
+
 # Kinds that are told by more than the names on their line.
 _SEEN = (kinds.WRAPPERS, kinds.ONE_BY_ONE)
 
@@ -133,7 +136,7 @@ def _sorted_out(program: Program) -> tuple[list[Cost], dict[str, float]]:
     found = list(named.values())
     for frame, rows in others.items():
         found += _of_function(program, frame, rows)
-    return _joined(program, found), inherent
+    return _by_function(program, _joined(program, found)), inherent
 
 
 def _compiled_anew(costs: list[Cost]) -> list[Cost]:
@@ -188,6 +191,46 @@ def _joined(program: Program, costs: list[Cost]) -> list[Cost]:
         cost.is_guess = _is_guess(program, cost)
         done.append(cost)
     return done
+
+
+def _by_function(program: Program, costs: list[Cost]) -> list[Cost]:
+    """The costs, with those as one that are each too small to be told, and a function's together.
+
+    Of the user's functions the innermost one that has so much: one that is little else, and not
+    what a thread does all the time.
+    """
+    small = [one for one in costs if one.ns < SMALL * program.loop_ns]
+    inside: dict[Frame, list[Cost]] = {}
+    for one in small:
+        for frame in _all_in(one) - program.trunk:
+            inside.setdefault(frame, []).append(one)
+    passing = program.function_ns
+    for frame in sorted(inside, key=lambda one: passing[one]):
+        parts = [one for one in inside[frame] if one in small]
+        whole = sum(one.ns for one in parts)
+        if len(parts) < 2 or whole < max(SMALL * program.loop_ns, _MOST * passing[frame]):
+            continue
+        by_kind: dict[Kind | None, float] = {}
+        for one in parts:
+            by_kind[one.kind] = by_kind.get(one.kind, 0.0) + one.ns
+        known = max(by_kind, key=lambda one: by_kind[one])
+        if by_kind[known] < 0.6 * whole:
+            known = None
+        rows = [row for one in parts for row in one.rows]
+        line = next(at.line for at in positions(rows[0].stack) if at.frame == frame)
+        block = source.function_around(frame.file, line)
+        cost = Cost(known, frame, block, rows, is_spread=known is None)
+        cost.is_own_work = _is_own_work(program, cost)
+        cost.is_guess = _is_guess(program, cost)
+        small = [one for one in small if one not in parts]
+        costs = [cost, *(one for one in costs if one not in parts)]
+    return costs
+
+
+def _all_in(cost: Cost) -> set[Frame]:
+    """The user's functions that all of a cost is in."""
+    found = [{at.frame for at in positions(row.stack)} for row in cost.rows]
+    return set.intersection(*found) if found else set()
 
 
 def _is_own_work(program: Program, cost: Cost) -> bool:

@@ -41,6 +41,7 @@ class Program:
         passing: time below each line of the user's, and its own.
         drives: lines that environments and networks of libraries are reached from.
         core_lines: lines by file that environments and networks have some of the time below.
+        function_ns: time in each function of the user's and below it.
         trunk: functions that have most of a thread's time.
     """
 
@@ -91,6 +92,9 @@ class Program:
         for one, ns in (*driving.items(), *stepping.items()):
             if ns > 0.02 * whole:
                 self.core_lines.setdefault(one.frame.file, set()).add(one.line)
+        self.function_ns: dict[Frame, float] = {}
+        for (_, _, frame), ns in of_functions.items():
+            self.function_ns[frame] = self.function_ns.get(frame, 0.0) + ns
         self.trunk = {
             frame
             for (pid, thread, frame), ns in of_functions.items()
