@@ -44,6 +44,7 @@ _ARITHMETIC = {
 _COMPILES = re.compile(r"(^|\W)(\w*jit|pmap|njit|torch\.compile)\b")
 _LARGEST = {"argmax", "amax", "nanmax", "max", "nanargmax"}
 _AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuffle", "permutation"}
+_OF_LISTS = {"list", "tolist", "append", "index", "enumerate", "sorted", "array", "items"}
 _EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
 
 
@@ -467,11 +468,15 @@ def function_at(file: str, first_line: int) -> ast.FunctionDef | None:
 
 
 def is_argmax(function: ast.FunctionDef) -> bool:
-    """Whether a function looks for the largest, and draws among equals."""
+    """Whether a function looks for the largest in lists, and draws among equals.
+
+    Of an array alone, `flatnonzero(values == values.max())` is what one would write instead.
+    """
     names = {
         getattr(node, "attr", None) or getattr(node, "id", None) for node in ast.walk(function)
     }
-    if not names & _LARGEST:
+    goes_through = any(isinstance(node, _LOOPS) for node in ast.walk(function))
+    if not names & _LARGEST or not (goes_through or names & _OF_LISTS):
         return False
     return "argmax" in function.name.lower() or bool(names & _AMONG_EQUALS and names & _EQUALS)
 
