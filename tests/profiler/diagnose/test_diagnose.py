@@ -673,6 +673,14 @@ def test_no_starved_pipeline(busy_s):
     assert look(pipeline.starved_stage, *staged(*busy_s)) is None
 
 
+def test_no_starved_pipeline_where_its_work_is_many_small_things():
+    """Somebody has to do them: nothing of it can be taken out."""
+    processes = staged(1.0, 10.0, 2.5, 2.0)
+    rows = [seen(f"f{i} (a.py:{10 * i})", elapsed_s=1.0, on_core_s=1.0) for i in range(10)]
+    processes[1] = process("worker-1", role="worker", pid=101, samples=rows)
+    assert look(pipeline.starved_stage, *processes) is None
+
+
 # --- all of them ----------------------------------------------------------------------------------
 
 

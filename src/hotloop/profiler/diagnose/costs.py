@@ -171,7 +171,8 @@ def _joined(program: Program, costs: list[Cost]) -> list[Cost]:
             left = [one for one in left if one not in inside]
             cost.rows += [row for one in inside for row in one.rows]
             del cost.ns
-        while (caller := _caller(program, cost)) is not None:
+        # What is spread over a function's lines is told by its name, not by the line that calls it.
+        while not cost.is_spread and (caller := _caller(program, cost)) is not None:
             inside = [one for one in left if one is not cost and _is_under(one, caller)]
             alike = cost.ns + sum(
                 one.ns for one in inside if cost.kind is not None and one.kind is cost.kind
@@ -186,7 +187,7 @@ def _joined(program: Program, costs: list[Cost]) -> list[Cost]:
             left = [one for one in left if one not in inside]
             rows = [row for one in (cost, *inside) for row in one.rows]
             block = source.statement_at(caller.frame.file, caller.line)
-            cost = Cost(cost.kind, caller.frame, block, rows, cost.is_spread)
+            cost = Cost(cost.kind, caller.frame, block, rows)
         cost.is_own_work = _is_own_work(program, cost)
         cost.is_guess = _is_guess(program, cost)
         done.append(cost)

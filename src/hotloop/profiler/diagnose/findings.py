@@ -78,7 +78,7 @@ def _told(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagnosis:
 
 def _may_be_needed(told: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
     """A finding without a promise: it may be what the program is for."""
-    function = cost.places[0].function
+    function = cost.function.function if cost.is_spread else cost.places[0].function
     over = ", over all of its lines" if cost.is_spread else f", most of it at {_where(cost)}"
     may_be_removed = cost.is_sure or (cost.is_spread and not cost.is_own_work)
     lines = (told_lines(evidence, cost.rows),) if cost.is_spread else ()

@@ -61,8 +61,7 @@ def _stays(file: str, node: ast.expr, line: int, callers: int) -> bool:
     if isinstance(node, ast.Starred):
         return _stays(file, node.value, line, callers)
     if isinstance(node, ast.Subscript):
-        is_part = not isinstance(node.slice, ast.Slice)
-        return not is_part and _stays(file, node.value, line, callers)
+        return not _is_part(node.slice) and _stays(file, node.value, line, callers)
     if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
         return any(_stays(file, one.iter, line, callers) for one in node.generators)
     if isinstance(node, ast.Call):
@@ -71,6 +70,14 @@ def _stays(file: str, node: ast.expr, line: int, callers: int) -> bool:
     if isinstance(node, ast.Attribute):
         return bool(_dotted(node)) and _dotted(node).partition(".")[0] not in _modules(file)
     return isinstance(node, ast.Name) and _name_stays(file, node.id, line, callers)
+
+
+def _is_part(index: ast.expr) -> bool:
+    """Whether it chooses elements, or so many from an end as are written out, `[-9:]`."""
+    if not isinstance(index, ast.Slice):
+        return True
+    bounds = [one for one in (index.lower, index.upper) if one is not None]
+    return any(isinstance(one, ast.Constant | ast.UnaryOp) for one in bounds)
 
 
 def _name_stays(file: str, name: str, line: int, callers: int) -> bool:
