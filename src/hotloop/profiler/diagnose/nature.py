@@ -8,7 +8,9 @@ user's code. Inherent is, by the test that `Program.nature` makes:
   waste;
 * a network's forward or backward pass, an optimizer's step, a compiled function of JAX's;
 * arithmetic on a line of the user's that multiplies matrices, and not row by row, or calls nothing;
-* a library's own time on a line that drives the whole program (`model.learn(…)`, `envs.step(…)`).
+* what is worked out, on a line that asks a network, of its answer;
+* a library's own time on a line that drives the whole program (`model.learn(…)`, `envs.step(…)`):
+  neither NumPy nor Python's own modules do, but for those that run what they are given.
 
 Time that a thread is blocked is never inherent, and neither is what evaluates or renders, whatever
 is below it. All else is a cost, of the statement, the tight loop or the small function that it is

@@ -7,6 +7,7 @@ from hotloop.profiler.diagnose.costs import LARGE, costs_of
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
+    below,
     by_line,
     place,
     places_of,
@@ -86,8 +87,16 @@ def _is_removable(cost: Cost, share: float) -> bool:
     """Whether a cost of a process could be taken out of it, and not only be somewhere else.
 
     What is many small costs, or what the process is for, has to be done by somebody; a single
-    line or loop that has half of the process's time need not be.
+    line or loop that has half of the process's time need not be. Sending and receiving is what ties
+    the processes together.
     """
+    between = sum(
+        row.ns
+        for row in cost.rows
+        if any("/multiprocessing/" in one.file for one in below(row.stack))
+    )
+    if between > 0.5 * cost.ns:
+        return False
     if cost.is_own_work or cost.is_spread:
         return share >= LARGE
     return share >= (WASTE if cost.is_waste else TOLD)
