@@ -24,7 +24,7 @@ TEXT = """
         return np.array(values)
 
     def run(steps):
-        kept = []
+        kept, log = [], np.zeros(0)
         for step in range(steps):
             rows = [play(step) for _ in range(8)]
             seen.append(step)
@@ -37,6 +37,11 @@ TEXT = """
             f = np.sum(self.counts)
             g = np.array([step, 2.0])
             h = list(kept[-9:])
+            log = np.append(log, [step])
+            self.members = np.stack(self.members)[rows]
+            self.scores = play(step)
+            m = np.mean(self.scores)
+            self.counts += 1
             l = list(kept[:step])
             i = max(self.counts.values())
             j = spread(rows)
@@ -56,6 +61,9 @@ TEXT = """
         ("f = np.sum(self.counts)", True),
         ("g = np.array([step, 2.0])", False),
         ("h = list(kept[-9:])", False),
+        ("log = np.append(log, [step])", True),
+        ("self.members = np.stack(self.members)[rows]", True),
+        ("m = np.mean(self.scores)", False),
         ("l = list(kept[:step])", True),
         ("i = max(self.counts.values())", True),
         ("return np.array([state[0], state[1]])", False),

@@ -14,6 +14,8 @@ _SHRINKING = {"pop", "popleft", "popitem", "clear", "remove"}
 # What hands on the whole of something.
 _VIEWS = {"values", "keys", "items", "copy", "astype", "tolist", "numpy", "flatten", "ravel"}
 _VIEWS |= {"list", "tuple", "enumerate", "reversed", "len", "zip", "array", "asarray", "sorted"}
+# Where what stays is made.
+_BEGINNINGS = {"__init__", "__post_init__", "setup", "reset", "clear"}
 # How many callers up a parameter is followed.
 _CALLERS = 2
 
@@ -37,9 +39,10 @@ def is_walked(file: str, block: Block) -> bool:
 def goes_through_what_stays(file: str, block: Block) -> bool:
     """Whether a call in some lines is given, or asked of, the whole of what was there before.
 
-    That is an attribute, or a name that is assigned outside of the innermost loop or function that
-    the lines are in. What was made in the same pass is new: somebody has to go through it. Neither
-    is a list that is written out, `[x, y]`, nor a choice of elements, `table[rows]`.
+    That is an attribute that only `__init__` and the like make, or a name that is assigned outside
+    of the innermost loop or function that the lines are in. What was made in the same pass is new:
+    somebody has to go through it. Neither is a list that is written out, `[x, y]`, nor a choice of
+    elements, `table[rows]`.
     """
     tree = parsed(file)
     return tree is not None and any(
@@ -68,7 +71,11 @@ def _stays(file: str, node: ast.expr, line: int, callers: int) -> bool:
         name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
         return name in _VIEWS and any(_stays(file, one, line, callers) for one in _handed(node))
     if isinstance(node, ast.Attribute):
-        return bool(_dotted(node)) and _dotted(node).partition(".")[0] not in _modules(file)
+        name = _dotted(node)
+        is_own = bool(name) and name.partition(".")[0] not in _modules(file)
+        begins = [block for block, named in source.functions(file) if named in _BEGINNINGS]
+        lines = _assigned_at(file, name)
+        return is_own and all(any(line in block for block in begins) for line in lines)
     return isinstance(node, ast.Name) and _name_stays(file, node.id, line, callers)
 
 
@@ -121,12 +128,27 @@ def _is_given_what_stays(file: str, function: str, name: str, at: int, callers: 
 
 @lru_cache(maxsize=4096)
 def _assigned_at(file: str, name: str) -> tuple[int, ...]:
-    """Lines at which a name is given something else."""
+    """Lines at which a name, or an attribute of one, is given something new.
+
+    What is made of itself, as by `log = np.append(log, row)`, is no new one.
+    """
     tree = parsed(file)
+    nodes = [*ast.walk(tree)] if tree else []
+    of_itself = {
+        id(part)
+        for node in nodes
+        if isinstance(node, ast.Assign) and name in map(_dotted, ast.walk(node.value))
+        for target in node.targets
+        for part in ast.walk(target)
+    }
+    of_itself |= {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
     return tuple(
         node.lineno
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in nodes
+        if isinstance(node, ast.Name | ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and _dotted(node) == name
+        and id(node) not in of_itself
     )
 
 
