@@ -39,9 +39,11 @@ def _is_short(iterated: ast.expr) -> bool:
     """Whether it is a range of a few numbers that are written out: actions, and no states."""
     if not isinstance(iterated, ast.Call) or getattr(iterated.func, "id", "") != "range":
         return False
-    numbers = [one.value for one in iterated.args if isinstance(one, ast.Constant)]
-    is_known = len(numbers) == len(iterated.args) and all(isinstance(one, int) for one in numbers)
-    return is_known and len(range(*numbers)) <= _FEW  # pyright: ignore[reportArgumentType]
+    values = [one.value for one in iterated.args if isinstance(one, ast.Constant)]
+    numbers = [one for one in values if isinstance(one, int)]
+    if len(numbers) != len(iterated.args) or len(numbers) not in (1, 2):
+        return False
+    return numbers[-1] - (numbers[0] if len(numbers) == 2 else 0) <= _FEW
 
 
 def _factors(tree: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
