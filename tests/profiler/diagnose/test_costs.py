@@ -543,6 +543,8 @@ def test_one_state_at_a_time_in_a_list(tmp_path):
         ("obs @ weights", False),
         ("[obs @ weights for weights in population]", False),
         ("[row @ rows for row, rows in zip(obs, others)]", False),
+        ("[obs[i] @ weights for i in range(64)]", True),
+        ("[table[i] @ obs for i in range(3)]", False),
     ],
 )
 def test_products_row_by_row(tmp_path, made, is_told):
@@ -634,3 +636,158 @@ def test_compiling_that_several_calls_show_is_one_cost():
     assert (whole.function, whole.block, whole.ns) == (there, (31, 31), 50.0)
     assert rest is other
     assert _compiled_anew([few, other]) == [few, other]
+
+
+SORTS = """
+    def newest():
+        return sorted(glob(FOLDER))[-1]
+
+    def train():
+        for step in range(1000):
+            learner.fit(step)
+            newest()
+
+    train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "is_told"),
+    [
+        (f"{PYTHON}/glob.py", True),
+        (f"{SITE}/numpy/_core/fromnumeric.py", True),
+        (f"{SITE}/somelearner/loop.py", False),
+        (f"{PYTHON}/asyncio/base_events.py", False),
+    ],
+)
+def test_python_s_own_modules_are_no_program(tmp_path, file, is_told):
+    """A line with nearly all of the time may drive a program, if a library can be one."""
+    program = Program(tmp_path, SORTS)
+    train = ("<module>", "train()")
+    place = ("newest", "return sorted(glob(FOLDER))[-1]")
+    program.at(train, ("train", "newest()"), place, below=(f"work ({file}:1)",), seconds=9)
+    program.at(train, ("train", "learner.fit(step)"), below=(BACKWARD,), seconds=1)
+    lines = [one.places[0].line for one in program.found() if not one.is_rebuild]
+    assert lines == ([program.line(place[1])] if is_told else [])
+
+
+HELPERS = """
+    kept = []
+
+    def features(x, y):
+        return np.array([x, y, x * y])
+
+    def spread():
+        return np.array(kept)
+
+    def main():
+        for step in range(1000):
+            kept.append(step)
+            z = features(step, 1)
+            n = spread()
+
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "kind"),
+    [
+        ("features", "return np.array([x, y, x * y])", None),
+        ("spread", "return np.array(kept)", kinds.WALKED),
+    ],
+)
+def test_what_is_walked_each_step_stays(tmp_path, function, line, kind):
+    """Of a program in NumPy alone: a vector that is made is no structure that is walked."""
+    program = Program(tmp_path, HELPERS)
+    main = ("<module>", "main()")
+    call = "z = features(step, 1)" if function == "features" else "n = spread()"
+    program.at(main, ("main", call), (function, line), seconds=6)
+    program.at(main, ("main", "kept.append(step)"), seconds=4)
+    first = Costs(Evidence(program.session())).costs[0]
+    assert first.places[0].line == program.line(line)
+    assert (first.kind, first.is_guess) == (kind, kind is None)
+    assert program.found()[0].gain is None  # nobody can tell what such a program could spare
+
+
+def test_what_is_made_of_a_network_s_answer_is_the_network_s(tmp_path):
+    line = "choice = int(torch.multinomial(agent(obs).softmax(-1), 1))"
+    text = "import torch\n" + dedent(TRAIN).replace(
+        "action = agent(step)", f"action = agent(step)\n        {line}"
+    )
+    train = ("<module>", "train(env, agent, [])")
+    program = healthy(Program(tmp_path, text))
+    program.at(train, ("train", line), below=(FORWARD,), seconds=2)
+    program.at(train, ("train", line), seconds=6)
+    assert [one.rule for one in program.found() if not one.is_rebuild] == []
+    # Without a network on the line, it is a cost like any other.
+    alone = healthy(Program(tmp_path, text))
+    alone.at(train, ("train", line), seconds=6)
+    assert [one.places[0].line for one in alone.found()][:1] == [alone.line(line)]
+
+
+UNROLLED = TRAIN.replace(
+    "    def train(",
+    """    def unroll(net, xs, state):
+        for x in xs:
+            out, state = net(x, state)
+        return out
+
+    def train(""",
+).replace("total = slow(obs)", "total = unroll(net, obs, 0)")
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_told"), [("out, state = net(x, state)", False), ("out = net(x, 0)", True)]
+)
+def test_a_recurrent_network_is_asked_once_a_step(tmp_path, asked, is_told):
+    text = UNROLLED.replace("out, state = net(x, state)", asked)
+    program = healthy(Program(tmp_path, text))
+    at = ("train", "mean = statistics(obs)"), ("statistics", "total = unroll(net, obs, 0)")
+    main = ("<module>", "train(env, agent, [])")
+    program.at(main, *at, ("unroll", asked), below=(FORWARD,), seconds=10)
+    found = [one.rule for one in program.found() if not one.is_rebuild]
+    assert found == (["one-at-a-time"] if is_told else [])
+
+
+SPREAD = TRAIN.replace(
+    "total = slow(obs)\n        return total",
+    """first = slow(obs)
+        second = slower(first)
+        third = slowest(second)
+        return agent(third)""",
+)
+
+
+@pytest.mark.parametrize(("network_s", "is_told"), [(0.0, True), (2.0, False)])
+def test_a_function_is_told_where_no_line_of_it_is(tmp_path, network_s, is_told):
+    program = healthy(Program(tmp_path, SPREAD))
+    main = ("<module>", "train(env, agent, [])"), ("train", "mean = statistics(obs)")
+    lines = ["first = slow(obs)", "second = slower(first)", "third = slowest(second)"]
+    for line in lines:
+        program.at(*main, ("statistics", line), seconds=0.8)
+    if network_s:
+        last = ("statistics", "return agent(third)")
+        program.at(*main, last, below=(FORWARD,), seconds=network_s)
+    found = [one for one in program.found() if not one.is_rebuild]
+    assert len(found) == is_told
+    if is_told:
+        assert found[0].title == "statistics takes 19% of the time, over all of its lines"
+        assert (found[0].gain, found[0].share) == (None, pytest.approx(2.4 / 12.4))
+        assert {one.line for one in found[0].places} >= {program.line(line) for line in lines}
+
+
+@pytest.mark.parametrize(("seconds", "is_claimed"), [(3.5, False), (6, True)])
+def test_waiting_for_a_pool_is_claimed_from_a_third_on(tmp_path, seconds, is_claimed):
+    """Workers are never quite even."""
+    text = TRAIN.replace("total = slow(obs)", "total = pool.submit(slow, obs).result()")
+    program = healthy(Program(tmp_path, text))
+    program.at(
+        ("<module>", "train(env, agent, [])"),
+        ("train", "mean = statistics(obs)"),
+        ("statistics", "total = pool.submit(slow, obs).result()"),
+        below=(f"Condition.wait ({PYTHON}/threading.py:1)",),
+        seconds=seconds,
+        blocked="lock",
+    )
+    assert (program.found()[0].gain is not None) is is_claimed

@@ -688,6 +688,25 @@ def test_no_starved_pipeline(busy_s):
     assert look(pipeline.starved_stage, *staged(*busy_s)) is None
 
 
+def test_no_starved_pipeline_where_its_work_is_many_small_things():
+    """Somebody has to do them: nothing of it can be taken out."""
+    processes = staged(1.0, 10.0, 2.5, 2.0)
+    rows = [seen(f"f{i} (a.py:{10 * i})", elapsed_s=1.0, on_core_s=1.0) for i in range(10)]
+    processes[1] = process("worker-1", role="worker", pid=101, samples=rows)
+    assert look(pipeline.starved_stage, *processes) is None
+
+
+@pytest.mark.parametrize(
+    ("below", "is_told"),
+    [((), True), (("Connection.recv (/lib/python3/multiprocessing/c.py:2)",), False)],
+)
+def test_what_a_process_receives_is_no_work_to_be_taken_out(below, is_told):
+    processes = staged(1.0, 10.0, 2.5, 2.0)
+    rows = [seen("f (a.py:1)", *below, elapsed_s=10.0, on_core_s=10.0)]
+    processes[1] = process("worker-1", role="worker", pid=101, samples=rows)
+    assert (look(pipeline.starved_stage, *processes) is not None) is is_told
+
+
 # --- all of them ----------------------------------------------------------------------------------
 
 

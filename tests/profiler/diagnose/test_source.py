@@ -73,3 +73,19 @@ def test_a_comprehension_asks_for_each_or_for_all(tmp_path):
     ]
     assert asks == [True, False, True]
     assert not source.is_comprehension(file, source.Block(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("body", "is_slow"),
+    [
+        ("return rng.choice([i[0] for i in np.argwhere(values == max(values))])", True),
+        ("return rng.choice(np.argwhere(np.array(list(values)) == np.max(values)))", True),
+        ("return rng.choice(np.flatnonzero(values == values.max()))", False),
+        ("return int(values.argmax())", False),
+    ],
+)
+def test_an_argmax_of_an_array_is_as_it_should_be(tmp_path, body, is_slow):
+    file = written(tmp_path, f"def pick(values, rng):\n    {body}\n")
+    function = source.function_at(file, 1)
+    assert function is not None
+    assert source.is_argmax(function) is is_slow

@@ -127,6 +127,51 @@ def test_an_action_in_another_form_is_still_one(tmp_path: Path) -> None:
     assert stages_found == ["env", "act"]
 
 
+BESIDE = """
+def train():
+    for iteration in range(10):
+        for step in range(128):
+            with torch.no_grad():
+                hidden = body(obs)
+                law = head(hidden)
+                action = law.sample()
+                log_prob = law.log_prob(action)
+                value = critic(hidden).flatten()
+            told = f"{action} of {law}"
+            began = clock()
+            obs = envs.step(action)
+            last = value.mean()
+        with torch.no_grad():
+            after = critic(obs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"),
+    [
+        ("with torch.no_grad():", "act"),
+        ("hidden = body(obs)", "act"),
+        ("log_prob = law.log_prob(action)", "act"),
+        ("value = critic(hidden).flatten()", "act"),
+        ('told = f"{action} of {law}"', "other"),
+        ("began = clock()", "other"),
+        ("last = value.mean()", "other"),
+        ("after = critic(obs)", "other"),
+    ],
+)
+def test_what_is_made_beside_an_action_acts(tmp_path: Path, text: str, stage: str) -> None:
+    file = write(tmp_path, BESIDE, "train.py")
+    lines = [line.strip() for line in file.read_text().splitlines()]
+    number = lines.index("obs = envs.step(action)") + 1
+    rows = [
+        seen(f"train ({file}:{number})", path="vector_step"),
+        seen(f"train ({file}:{lines.index(text) + 1})"),
+    ]
+    one = process(samples=rows)
+    found = stage_by_key(one)
+    assert [found[sample.path, sample.stack] for sample in one.samples] == ["env", stage]
+
+
 def test_functions_that_do_one_thing(tmp_path: Path) -> None:
     file = str(write(tmp_path, "pass\n", "agent.py"))
     rows = [

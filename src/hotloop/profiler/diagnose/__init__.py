@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
 
 
 # A program is not built in another way for less.
-REBUILD = 1.35
+REBUILD = 1.5
 
 
 def diagnose(session: Session) -> list[Diagnosis]:

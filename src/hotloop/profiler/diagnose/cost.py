@@ -28,6 +28,7 @@ class Cost:
         waited_at: where the main thread waits for it, if others do it.
         is_own_work: the program has neither networks nor environments of a library's, and this is
             in what steps, acts or learns: how much of it has to be no profile can tell.
+        is_guess: the same of such a program's other lines, of no kind that is known.
     """
 
     kind: Kind | None
@@ -37,6 +38,7 @@ class Cost:
     is_spread: bool = False
     waited_at: Leaf | None = None
     is_own_work: bool = False
+    is_guess: bool = False
 
     @cached_property
     def ns(self) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hotloop.profiler.diagnose import kinds, source
+from hotloop.profiler.diagnose import growing, kinds, source
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.evidence import Evidence, Position, Row, positions
 from hotloop.profiler.diagnose.kinds import Kind
@@ -22,7 +22,10 @@ from hotloop.statistics import Floats, kendall, thirds
 # One line of a function, or function of a caller, that has so much of it stands for it.
 _DOMINANT, _DOMINANT_WASTE = 0.5, 0.75
 # A loop over elements that has so much of it is not what a program without networks is for.
-_LARGE = 0.5
+LARGE = 0.5
+
+# What is told of a line or function, of the loop; a function is told where most of it is costs.
+SMALL, _MOST = 0.15, 0.7
 
 # Kinds that are told by more than the names on their line.
 _SEEN = (kinds.WRAPPERS, kinds.ONE_BY_ONE)
@@ -133,7 +136,7 @@ def _sorted_out(program: Program) -> tuple[list[Cost], dict[str, float]]:
     found = list(named.values())
     for frame, rows in others.items():
         found += _of_function(program, frame, rows)
-    return _joined(program, found), inherent
+    return _by_function(program, _joined(program, found)), inherent
 
 
 def _compiled_anew(costs: list[Cost]) -> list[Cost]:
@@ -168,7 +171,8 @@ def _joined(program: Program, costs: list[Cost]) -> list[Cost]:
             left = [one for one in left if one not in inside]
             cost.rows += [row for one in inside for row in one.rows]
             del cost.ns
-        while (caller := _caller(program, cost)) is not None:
+        # What is spread over a function's lines is told by its name, not by the line that calls it.
+        while not cost.is_spread and (caller := _caller(program, cost)) is not None:
             inside = [one for one in left if one is not cost and _is_under(one, caller)]
             alike = cost.ns + sum(
                 one.ns for one in inside if cost.kind is not None and one.kind is cost.kind
@@ -183,14 +187,55 @@ def _joined(program: Program, costs: list[Cost]) -> list[Cost]:
             left = [one for one in left if one not in inside]
             rows = [row for one in (cost, *inside) for row in one.rows]
             block = source.statement_at(caller.frame.file, caller.line)
-            cost = Cost(cost.kind, caller.frame, block, rows, cost.is_spread)
+            cost = Cost(cost.kind, caller.frame, block, rows)
         cost.is_own_work = _is_own_work(program, cost)
+        cost.is_guess = _is_guess(program, cost)
         done.append(cost)
     return done
 
 
+def _by_function(program: Program, costs: list[Cost]) -> list[Cost]:
+    """The costs, with those as one that are each too small to be told, and a function's together.
+
+    Of the user's functions the innermost one that has so much: one that is little else, and not
+    what a thread does all the time.
+    """
+    small = [one for one in costs if one.ns < SMALL * program.loop_ns]
+    inside: dict[Frame, list[Cost]] = {}
+    for one in small:
+        for frame in _all_in(one) - program.trunk:
+            inside.setdefault(frame, []).append(one)
+    passing = program.function_ns
+    for frame in sorted(inside, key=lambda one: passing[one]):
+        parts = [one for one in inside[frame] if one in small]
+        whole = sum(one.ns for one in parts)
+        if len(parts) < 2 or whole < max(SMALL * program.loop_ns, _MOST * passing[frame]):
+            continue
+        by_kind: dict[Kind | None, float] = {}
+        for one in parts:
+            by_kind[one.kind] = by_kind.get(one.kind, 0.0) + one.ns
+        known = max(by_kind, key=lambda one: by_kind[one])
+        if by_kind[known] < 0.6 * whole:
+            known = None
+        rows = [row for one in parts for row in one.rows]
+        line = next(at.line for at in positions(rows[0].stack) if at.frame == frame)
+        block = source.function_around(frame.file, line)
+        cost = Cost(known, frame, block, rows, is_spread=known is None)
+        cost.is_own_work = _is_own_work(program, cost)
+        cost.is_guess = _is_guess(program, cost)
+        small = [one for one in small if one not in parts]
+        costs = [cost, *(one for one in costs if one not in parts)]
+    return costs
+
+
+def _all_in(cost: Cost) -> set[Frame]:
+    """The user's functions that all of a cost is in."""
+    found = [{at.frame for at in positions(row.stack)} for row in cost.rows]
+    return set.intersection(*found) if found else set()
+
+
 def _is_own_work(program: Program, cost: Cost) -> bool:
-    is_large = cost.ns > _LARGE * program.loop_ns
+    is_large = cost.ns > LARGE * program.loop_ns
     if program.has_core or cost.wait not in ("computing", "queued"):
         return False
     if cost.is_waste or (cost.is_sure and is_large):
@@ -203,6 +248,12 @@ def _is_own_work(program: Program, cost: Cost) -> bool:
             for row in cost.rows
         )
     )
+
+
+def _is_guess(program: Program, cost: Cost) -> bool:
+    """Whether nothing but its time says that it could be spared, as of all such programs' lines."""
+    is_known = cost.kind is not None or cost.wait not in ("computing", "queued")
+    return not program.has_core and not is_known
 
 
 def _caller(program: Program, cost: Cost) -> Position | None:
@@ -242,7 +293,7 @@ def _of_function(program: Program, frame: Frame, rows: list[Row]) -> list[Cost]:
         kind = kinds.of_calls(names)
         if block in loops:
             kind = kinds.PYTHON_LOOP
-        elif kind is not None and kind.is_sure:
+        elif kind is not None and (kind.is_sure or not _is_held(program, kind, frame.file, own)):
             kind = None  # `nature` has looked at more than names
         found.append(Cost(kind, frame, block, own))
     function = source.function_around(frame.file, positions(rows[0].stack)[0].line)
@@ -263,6 +314,18 @@ def _of_function(program: Program, frame: Frame, rows: list[Row]) -> list[Cost]:
     if sum(by_kind.values()) > 0.6 * whole:
         return [Cost(known, frame, function, rows)]
     return [Cost(None, frame, function, rows, is_spread=True)]
+
+
+def _is_held(program: Program, kind: Kind, file: str, rows: list[Row]) -> bool:
+    """Whether lines whose names are those of a kind also do what it says of them.
+
+    A structure that is walked each time is one that stays. Of programs without networks and
+    environments of a library's so are those that are sorted and drawn from.
+    """
+    if kind is not kinds.WALKED and program.has_core:
+        return True
+    block = _dearest(rows)
+    return growing.is_walked(file, block) or growing.goes_through_what_stays(file, block)
 
 
 def _dearest(rows: list[Row]) -> source.Block:

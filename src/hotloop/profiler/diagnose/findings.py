@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hotloop.profiler.diagnose import kinds
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.costs import Costs
+from hotloop.profiler.diagnose.costs import SMALL, Costs
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
-from hotloop.profiler.diagnose.evidence import Evidence, below, place, short
+from hotloop.profiler.diagnose.evidence import Evidence, below, place, short, told_lines
 
 # Of the loop: what no program needs is worth a word from here on, any other cost from there.
-WASTE, TOLD = 0.1, 0.15
+WASTE, TOLD = 0.1, SMALL
 # From here on a cost that is no known waste is also said to be worth a change: a program that is as
 # it should be has lines of up to a fifth.
 CLAIMED = 0.2
-# A function whose lines are all alike is as a rule what the program is for; what comes once is no
-# part of the loop.
+# A function that steps, acts or learns, over all its lines, is as a rule what the program is for;
+# what comes once is no part of the loop.
 SPREAD = 0.3
 # Of a loop shorter than this, nothing is known.
 LEAST_LOOP_NS = 0.5e9
@@ -31,16 +32,25 @@ def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
         pace = costs.pace(cost)
         may_be_needed = cost.is_spread or (cost.is_own_work and pace != "growing")
         # What comes once, a program that runs longer has no more of.
-        least = SPREAD if cost.is_spread or pace == "once" else WASTE if cost.is_waste else TOLD
+        is_work = cost.is_spread and cost.is_own_work
+        least = SPREAD if is_work or pace == "once" else WASTE if cost.is_waste else TOLD
         if share < least:
             continue
         told = _told(evidence, costs, cost, pace)
         if may_be_needed:
             told = _may_be_needed(told, evidence, cost)
-        elif cost.is_idle or (not cost.is_waste and share < CLAIMED):
+        elif cost.is_idle or share < _claimed(cost) or (cost.is_guess and pace != "growing"):
             told = _unclaimed(told, evidence, cost)
         found.append(told)
     return found
+
+
+def _claimed(cost: Cost) -> float:
+    """The share of the loop from which on a cost is said to be worth a change."""
+    if cost.is_waste:
+        return WASTE
+    # Workers are never quite even: of rounds of eight jobs for two of them a sixth is waiting.
+    return SPREAD if cost.kind is kinds.OTHERS else CLAIMED
 
 
 def _told(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagnosis:
@@ -68,13 +78,16 @@ def _told(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagnosis:
 
 def _may_be_needed(told: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
     """A finding without a promise: it may be what the program is for."""
-    function = cost.places[0].function
+    function = cost.function.function if cost.is_spread else cost.places[0].function
     over = ", over all of its lines" if cost.is_spread else f", most of it at {_where(cost)}"
+    may_be_removed = cost.is_sure or (cost.is_spread and not cost.is_own_work)
+    lines = (told_lines(evidence, cost.rows),) if cost.is_spread else ()
     return replace(
         _unclaimed(told, evidence, cost),
         title=f"{function} takes {evidence.share(cost.ns):.0%} of the time{over}",
         advice="Work on arrays at once, or compile it (Numba), or call it less often.",
-        share=evidence.share(cost.ns) if cost.is_sure else 0.0,
+        share=evidence.share(cost.ns) if may_be_removed else 0.0,
+        evidence=(*told.evidence, *filter(None, lines)),
     )
 
 

@@ -24,6 +24,14 @@ BUFFERS = re.compile(
     r"/stable_baselines3/common/buffers\.py$|/torchrl/data/|/tianshou/data/|/cpprb/|/hotloop/replay/"
 )
 _CALLS_WRAPPERS = re.compile(r"(^|\.)(Observation|Reward|Action|Vector\w*)Wrapper\.(step|reset)$")
+# No loop of a program's is in NumPy, or in Python's own modules but for those that run what they
+# are given.
+_ONLY_CALLED = re.compile(
+    r"/numpy/|/lib/python3[^/]*/(?!(site|dist)-packages/)"
+    r"(?!(asyncio|concurrent|multiprocessing|unittest)/)"
+    r"(?!(threading|runpy|queue|selectors|socketserver|sched|timeit|trace|profile|cProfile|bdb"
+    r"|contextlib|functools)\.py)"
+)
 STEPS = re.compile(r"(^|\.)(step|reset|step_wait)$")
 
 
@@ -43,6 +51,12 @@ def is_step(row: Row) -> bool:
 
 def is_learning(row: Row) -> bool:
     return reaches(row, LEARNS)
+
+
+def may_drive(row: Row) -> bool:
+    """Whether the library that the user's innermost line calls may be what runs the program."""
+    inner = below(row.stack)
+    return bool(inner) and not _ONLY_CALLED.search(inner[0].file)
 
 
 def is_wrapping(frame: Frame) -> bool:

@@ -8,7 +8,9 @@ user's code. Inherent is, by the test that `Program.nature` makes:
   waste;
 * a network's forward or backward pass, an optimizer's step, a compiled function of JAX's;
 * arithmetic on a line of the user's that multiplies matrices, and not row by row, or calls nothing;
-* a library's own time on a line that drives the whole program (`model.learn(…)`, `envs.step(…)`).
+* what is worked out, on a line that asks a network, of its answer;
+* a library's own time on a line that drives the whole program (`model.learn(…)`, `envs.step(…)`):
+  neither NumPy nor Python's own modules do, but for those that run what they are given.
 
 Time that a thread is blocked is never inherent, and neither is what evaluates or renders, whatever
 is below it. All else is a cost, of the statement, the tight loop or the small function that it is
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from functools import cached_property, lru_cache
 
-from hotloop.profiler.diagnose import growing, kinds, libraries, products, source
+from hotloop.profiler.diagnose import growing, kinds, libraries, products, recurrence, source
 from hotloop.profiler.diagnose.cost import wait_of
 from hotloop.profiler.diagnose.evidence import PARTS, Position, Row, below, positions
 from hotloop.profiler.diagnose.kinds import Kind
@@ -41,6 +43,7 @@ class Program:
         passing: time below each line of the user's, and its own.
         drives: lines that environments and networks of libraries are reached from.
         core_lines: lines by file that environments and networks have some of the time below.
+        function_ns: time in each function of the user's and below it.
         trunk: functions that have most of a thread's time.
     """
 
@@ -52,6 +55,7 @@ class Program:
         self._wrappers = {frame for row in rows for frame in libraries.stepping_others(row.stack)}
         # What lines the environments and networks of the program are reached from.
         driving: dict[Position, float] = {}
+        asking: dict[Position, float] = {}
         passing: dict[Position, float] = {}
         stepping: dict[Position, float] = {}
         core_ns = 0.0
@@ -66,6 +70,8 @@ class Program:
             is_core = libraries.is_core(row)
             chain = positions(row.stack)
             core_ns += ns * is_core
+            if chain and libraries.reaches(row, libraries.NETWORKS):
+                asking[chain[0]] = asking.get(chain[0], 0.0) + ns
             for position in dict.fromkeys(chain):
                 passing[position] = passing.get(position, 0.0) + ns
                 if is_core:
@@ -83,10 +89,14 @@ class Program:
         self.passing = passing
         self.has_core = core_ns > 0.05 * whole
         self.drives = {one for one, ns in driving.items() if ns > 0.3 * passing[one]}
+        self._asking = {one for one, ns in asking.items() if ns > 0.15 * passing[one]}
         self.core_lines: dict[str, set[int]] = {}
         for one, ns in (*driving.items(), *stepping.items()):
             if ns > 0.02 * whole:
                 self.core_lines.setdefault(one.frame.file, set()).add(one.line)
+        self.function_ns: dict[Frame, float] = {}
+        for (_, _, frame), ns in of_functions.items():
+            self.function_ns[frame] = self.function_ns.get(frame, 0.0) + ns
         self.trunk = {
             frame
             for (pid, thread, frame), ns in of_functions.items()
@@ -199,13 +209,18 @@ class Program:
         if loop is not None and products.are_made_row_by_row(file, loop):
             return kinds.ONE_BY_ONE
         is_trunk = self.passing.get(at, 0.0) > TRUNK * self.loop_ns
-        if inner and (at in self.drives or is_trunk):
+        if inner and (at in self.drives or (is_trunk and libraries.may_drive(row))):
             return "libraries"
         block = source.statement_at(file, at.line)
         is_plain = not inner and source.is_plain_arithmetic(file, block)
         if source.multiplies_matrices(file, block) or (is_plain and self.tight_loop(at) is None):
             return "arithmetic"
         known = kinds.of_calls(called)
+        if at in self._asking and known in (None, kinds.CONVERSIONS, kinds.WALKED):
+            # What a network says is made an action, or a loss, of.
+            is_alone = self.tight_loop(at) is None and not self._is_one_by_one(row)
+            if is_alone and source.works_on_answers(file, block):
+                return "networks"
         if known is kinds.FILES and any("/asyncio/" in frame.file for frame in inner):
             known = None  # a stream's `write`
         return known
@@ -219,7 +234,9 @@ class Program:
         at, inner = positions(row.stack)[0], below(row.stack)
         file = at.frame.file
         loop = source.own_loop_around(file, at.line)
-        if loop is None or source.calls_what_it_goes_through(file, loop):
+        if loop is None or recurrence.calls_what_it_goes_through(file, loop):
+            return False
+        if recurrence.feeds_itself(file, loop, at.line):
             return False
         if source.is_comprehension(file, loop):
             # The line may ask one network for all, and go through something else.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from hotloop.profiler.diagnose.costs import costs_of
+from hotloop.profiler.diagnose.cost import Cost
+from hotloop.profiler.diagnose.costs import LARGE, costs_of
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
+    below,
     by_line,
     place,
     places_of,
     told_lines,
     waits,
 )
+from hotloop.profiler.diagnose.findings import TOLD, WASTE
 from hotloop.profiler.session import Process, is_library
 
 
@@ -54,7 +57,8 @@ def starved_stage(evidence: Evidence) -> Diagnosis | None:
     # The others still need cores, and what is inherent stays.
     cpu = evidence.cpu_ns - dearest.cpu_ns
     rows = [row for row in evidence.rows_of(dearest) if not waits(row)]
-    removable = sum(cost.ns for cost in costs_of(rows))
+    at_work = sum(row.ns for row in rows)
+    removable = sum(cost.ns for cost in costs_of(rows) if _is_removable(cost, cost.ns / at_work))
     saved = min(saved, removable, whole - cpu / max(evidence.main.cores, 1))
     if saved < 0.15 * whole:
         return None
@@ -77,6 +81,25 @@ def starved_stage(evidence: Evidence) -> Diagnosis | None:
         evidence.profile_again,
         places_of(rows),
     )
+
+
+def _is_removable(cost: Cost, share: float) -> bool:
+    """Whether a cost of a process could be taken out of it, and not only be somewhere else.
+
+    What is many small costs, or what the process is for, has to be done by somebody; a single
+    line or loop that has half of the process's time need not be. Sending and receiving is what ties
+    the processes together.
+    """
+    between = sum(
+        row.ns
+        for row in cost.rows
+        if any("/multiprocessing/" in one.file for one in below(row.stack))
+    )
+    if between > 0.5 * cost.ns:
+        return False
+    if cost.is_own_work or cost.is_spread:
+        return share >= LARGE
+    return share >= (WASTE if cost.is_waste else TOLD)
 
 
 def _told(process: Process, evidence: Evidence) -> str:

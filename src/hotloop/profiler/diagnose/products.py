@@ -9,6 +9,8 @@ from hotloop.profiler.diagnose.source import Block
 from hotloop.profiler.session.syntax import parsed
 
 _PRODUCTS = {"dot", "matmul", "inner", "mv", "mm"}
+# As many products take no longer than stacking what they are of.
+_FEW = 4
 
 
 @lru_cache(maxsize=4096)
@@ -24,11 +26,24 @@ def are_made_row_by_row(file: str, loop: Block) -> bool:
             continue
         if Block(node.lineno, node.end_lineno or node.lineno) != loop:
             continue
+        if any(_is_short(one.iter) for one in node.generators):
+            continue
         elements = {name for one in node.generators for name in _names(one.target)}
         for left, right in _factors(node.elt):
             if _names(left) & elements and not _names(right) & elements:
                 return True
     return False
+
+
+def _is_short(iterated: ast.expr) -> bool:
+    """Whether it is a range of a few numbers that are written out: actions, and no states."""
+    if not isinstance(iterated, ast.Call) or getattr(iterated.func, "id", "") != "range":
+        return False
+    values = [one.value for one in iterated.args if isinstance(one, ast.Constant)]
+    numbers = [one for one in values if isinstance(one, int)]
+    if len(numbers) != len(iterated.args) or len(numbers) not in (1, 2):
+        return False
+    return numbers[-1] - (numbers[0] if len(numbers) == 2 else 0) <= _FEW
 
 
 def _factors(tree: ast.AST) -> list[tuple[ast.AST, ast.AST]]:

@@ -44,9 +44,16 @@ _ARITHMETIC = {
 _COMPILES = re.compile(r"(^|\W)(\w*jit|pmap|njit|torch\.compile)\b")
 _LARGEST = {"argmax", "amax", "nanmax", "max", "nanargmax"}
 _AMONG_EQUALS = {"choice", "choices", "integers", "randint", "randrange", "shuffle", "permutation"}
+_OF_LISTS = {"list", "tolist", "append", "index", "enumerate", "sorted", "array", "items"}
 _EQUALS = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
 
 
+# What goes through lists and other structures, or makes arrays of them.
+_MAKING = {
+    *("array", "asarray", "stack", "vstack", "hstack", "concatenate", "append", "list", "tuple"),
+    *("dict", "set", "pop", "insert", "remove", "index", "count", "copy", "clone", "zip", "repeat"),
+    *("tile", "roll", "delete", "deque", "sorted", "map", "filter", "enumerate"),
+}
 _HANDS_ON = (ast.Yield, ast.YieldFrom)
 _KEEPING = {
     *("append", "add", "push", "store", "put", "insert", "extend", "remember", "observe", "send"),
@@ -324,23 +331,11 @@ def _loops(file: str) -> tuple[Block, ...]:
 
 
 @lru_cache(maxsize=4096)
-def calls_what_it_goes_through(file: str, loop: Block) -> bool:
-    """Whether a loop calls its own elements: of networks, and not of states."""
-    called = names_called(file, loop)
-    tree = parsed(file)
-    for node in ast.walk(tree) if tree else ():
-        targets = (
-            [one.target for one in node.generators]
-            if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp)
-            else [node.target]
-            if isinstance(node, ast.For)
-            else []
-        )
-        inside = targets and Block(node.lineno, node.end_lineno or node.lineno) == loop  # pyright: ignore
-        for target in targets if inside else ():
-            if any(isinstance(one, ast.Name) and one.id in called for one in ast.walk(target)):
-                return True
-    return False
+def works_on_answers(file: str, block: Block) -> bool:
+    """Whether some lines, of a file that imports torch or JAX, make nothing of lists."""
+    if not (imports(file, "torch") or imports(file, "jax")):
+        return False
+    return not names_called(file, block) & _MAKING
 
 
 @lru_cache(maxsize=4096)
@@ -473,11 +468,15 @@ def function_at(file: str, first_line: int) -> ast.FunctionDef | None:
 
 
 def is_argmax(function: ast.FunctionDef) -> bool:
-    """Whether a function looks for the largest, and draws among equals."""
+    """Whether a function looks for the largest in lists, and draws among equals.
+
+    Of an array alone, `flatnonzero(values == values.max())` is what one would write instead.
+    """
     names = {
         getattr(node, "attr", None) or getattr(node, "id", None) for node in ast.walk(function)
     }
-    if not names & _LARGEST:
+    goes_through = any(isinstance(node, _LOOPS) for node in ast.walk(function))
+    if not names & _LARGEST or not (goes_through or names & _OF_LISTS):
         return False
     return "argmax" in function.name.lower() or bool(names & _AMONG_EQUALS and names & _EQUALS)
 

@@ -12,7 +12,8 @@ and steps no environment are learning too, and so is what stands between environ
 Elements that are assigned in a loop that steps environments are stored for learning.
 
 What the action is made of is acting: the lines before an environment's step, in the same loop, that
-assign what its arguments are, and what those are made of in turn.
+assign what its arguments are, and what those are made of in turn. So is what is made beside it of
+the same things, as its value and its probability are.
 """
 
 from __future__ import annotations
@@ -129,7 +130,49 @@ def _acting_lines(file: str, env_lines: frozenset[int]) -> frozenset[int]:
             is_step = isinstance(call.func, ast.Attribute) and call.func.attr.startswith("step")
             if is_step and call.lineno in env_lines:
                 found |= _made_before(call, simple)
+    for loop in ast.walk(tree):
+        if isinstance(loop, (ast.For, ast.While)):
+            found |= _made_beside(loop, env_lines, found)
     return frozenset(found)
+
+
+def _made_beside(
+    loop: ast.For | ast.While, env_lines: frozenset[int], acting: set[int]
+) -> set[int]:
+    """Lines of a loop that make something else of what acting lines of it make.
+
+    They stand before its steps, and assign names. Heads of `with` around acting lines alone, as of
+    `no_grad`, go with them.
+    """
+    nodes = [*ast.walk(loop)]
+    steps = [line for line in env_lines if loop.lineno <= line <= (loop.end_lineno or 0)]
+    assigned = [
+        one
+        for one in nodes
+        if isinstance(one, ast.Assign)
+        and one.lineno < min(steps, default=0)
+        and all(map(_targets, one.targets))
+    ]
+    made = {
+        name
+        for one in assigned
+        if one.lineno in acting
+        for target in one.targets
+        for name in _targets(target)
+    }
+    beside: set[int] = set()
+    for one in sorted(assigned, key=lambda node: node.lineno):
+        is_text = any(isinstance(part, ast.JoinedStr) for part in ast.walk(one.value))
+        if one.lineno not in acting and not is_text and _names(one.value) & made:
+            beside.update(range(one.lineno, (one.end_lineno or one.lineno) + 1))
+            made |= set().union(*map(_targets, one.targets))
+    for one in nodes:
+        if not isinstance(one, (ast.With, ast.AsyncWith)):
+            continue
+        inside = range(one.body[0].lineno, (one.end_lineno or one.lineno) + 1)
+        if not acting.isdisjoint(inside) and env_lines.isdisjoint(inside):
+            beside.update(range(one.lineno, inside.start))
+    return beside
 
 
 def _made_before(call: ast.Call, assignments: list[ast.Assign | ast.AnnAssign]) -> set[int]:
