@@ -16,7 +16,7 @@ from hotloop.errors import ConfigError, ProfileError, RunDirectoryError
 
 if TYPE_CHECKING:
     from hotloop.profiler.diagnose.comparison import Comparison
-    from hotloop.runs.learning import Interval, Learned, Learning, Side, Table
+    from hotloop.runs.learned_differences import Interval, Learned, Learning, Side, Table
 
 
 def run(args: list[str]) -> int:
@@ -81,7 +81,7 @@ def _is_of_runs(path: str) -> bool:
 
 
 def _compare_runs(paths: list[Path], options: argparse.Namespace) -> int:
-    from hotloop.runs.learning import learning, sides_of
+    from hotloop.runs.learned_differences import learning, sides_of
 
     sides = sides_of(paths)
     found = learning(sides, metric=options.metric)

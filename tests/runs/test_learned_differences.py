@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hotloop.errors import ConfigError, RunDirectoryError
-from hotloop.runs.learning import learning, letter, sides_of
+from hotloop.runs.learned_differences import learning, letter, sides_of
 from tests.runs.made import make_run
 
 
