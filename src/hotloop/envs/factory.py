@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,7 @@ def make_vec(
     stagger: int = 0,
     on_failure: Callable[[HotloopError], None] | None = None,
     num_threads: int | None = None,
+    log_info: Sequence[str] = (),
 ) -> VectorEnv:
     """N environments side by side.
 
@@ -106,6 +107,8 @@ def make_vec(
         on_failure: a single environment that fails is made anew and goes on with its next episode,
             and this is told of it and may raise; None: failures are raised.
         num_threads: that step them, of Atari games; None: one for each core.
+        log_info: keys of `info` whose value at an episode's last step, a number, is kept with the
+            episode, beside the numbers in `info["episode"]`.
 
     Raises:
         UnknownNameError: there is no such id, module or factory.
@@ -118,11 +121,13 @@ def make_vec(
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"`num_envs` must be at least 1, got {num_envs}")
     kwargs = dict(env_kwargs or {})
+    told: dict[str, Any] = {"seed": seed, "first_env": first_env, "stream": stream}
+    told["log_info"] = log_info
     if isinstance(env, str) and env.startswith("envpool:"):
         # EnvPool is seeded when it is made: environment i with seed + i.
         pool_seed = episode_seed(seed, first_env, first_episode, stream)
         pool = _make_envpool(env, num_envs or 1, pool_seed, kwargs)
-        return _adapt(pool, env, num_envs, seed=seed, first_env=first_env, stream=stream)
+        return _adapt(pool, env, num_envs, **told)
     env_id, factory = _resolve(env)
     if atari.is_preprocessed(env, kwargs):
         spec, num_envs = import_gymnasium().spec(env_id), num_envs or 1
@@ -131,7 +136,7 @@ def make_vec(
         factory = functools.partial(_of_game, make_games)
     made = _construct(env_id, factory, kwargs)
     if _is_vector(made):
-        return _adapt(made, env_id, num_envs, seed=seed, first_env=first_env, stream=stream)
+        return _adapt(made, env_id, num_envs, **told)
     singles, known = [made], {id(made)}
     try:
         before = processes.resident_bytes()
@@ -146,11 +151,11 @@ def make_vec(
                 )
             known.add(id(single))
             singles.append(single)
-        options: dict[str, Any] = {"stream": stream, "stagger": stagger}
+        options: dict[str, Any] = {**told, "stagger": stagger}
         if on_failure is not None:
             options["on_failure"] = on_failure
             options["rebuild"] = functools.partial(_construct, env_id, factory, kwargs)
-        return SerialVectorEnv(singles, env_id=env_id, seed=seed, first_env=first_env, **options)
+        return SerialVectorEnv(singles, env_id=env_id, **options)
     except BaseException:
         with contextlib.suppress(Exception):  # the first failure is the one to hear of
             close_all(singles)
@@ -167,16 +172,14 @@ def _need_more(count: int, num_envs: int, grown: int) -> None:
     need_memory(each * (num_envs - count), f"{num_envs:,} environments", "lower `num_envs`")
 
 
-def _adapt(
-    envs: Any, env_id: str, num_envs: int | None, *, seed: int, first_env: int, stream: Stream
-) -> VectorAdapter:
+def _adapt(envs: Any, env_id: str, num_envs: int | None, **told: Any) -> VectorAdapter:
     try:
         if num_envs is not None and envs.num_envs != num_envs:
             raise ConfigError(
                 f"{env_id}: `num_envs` is {num_envs}, but the factory makes {envs.num_envs} "
                 "environments at once: make the two equal"
             )
-        return VectorAdapter(envs, env_id=env_id, seed=seed, first_env=first_env, stream=stream)
+        return VectorAdapter(envs, env_id=env_id, **told)
     except BaseException:
         envs.close()
         raise

@@ -85,6 +85,7 @@ class _Line:
     timesteps: int
     elapsed_s: float | None = None
     episode_returns: list[Any]
+    episode_info: dict[str, list[Any]] = field(default_factory=dict)
     evaluation: dict[str, Any] | None = None
     dropped: int = 0
     policy_age_mean: float = 0.0
@@ -124,6 +125,10 @@ def run_of(value: Any) -> dict[str, Any]:
     return content
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
 def line_of(value: Any) -> dict[str, Any]:
     """A line of `metrics.jsonl`.
 
@@ -133,7 +138,9 @@ def line_of(value: Any) -> dict[str, Any]:
     line = documents.record(_Line, value, others=True)
     if line.evaluation is not None:
         documents.record(_Evaluated, line.evaluation, where="evaluation", others=True)
-    for x in line.episode_returns:
-        if type(x) is not float and not (type(x) is int and abs(x) < 2**63):
-            raise ValueError("`episode_returns` must be numbers")
+    if not all(map(_is_number, line.episode_returns)):
+        raise ValueError("`episode_returns` must be numbers")
+    for values in line.episode_info.values():
+        if not all(x is None or _is_number(x) for x in values):
+            raise ValueError("`episode_info` must be numbers, or null")
     return value

@@ -48,6 +48,7 @@ def make_environments(
             timing_dir=run.path / "timing",
             step_timeout_s=config.step_timeout_s,
             max_failures=config.max_failures,
+            log_info=config.log_info,
         )
     groups: list[VectorEnv] = []
     try:
@@ -61,6 +62,7 @@ def make_environments(
                     first_env=group * num_envs,
                     first_episode=first_episode,
                     stagger=stagger,
+                    log_info=config.log_info,
                 )
             )
     except BaseException:

@@ -12,6 +12,7 @@ from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import check_filmable, record_video
 from hotloop.runs import Evaluation, RunDirectory
+from hotloop.runs.report import episode_info
 from hotloop.timing import span
 from hotloop.training.position import BestEvaluation
 
@@ -50,6 +51,7 @@ class Evaluator:
                 seed=config.seed,
                 env_kwargs=config.env_kwargs,
                 stream="evaluation",
+                log_info=config.log_info,
             )
             envs_to_close.append(self._envs)
         if config.eval_videos:
@@ -93,4 +95,5 @@ class Evaluator:
             returns=returns,
             lengths=[episode.length for episode in episodes],
             is_best=is_best,
+            info=episode_info(episodes),
         )

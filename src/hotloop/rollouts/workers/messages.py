@@ -23,6 +23,7 @@ class Greeting:
     first_env: int
     first_episode: int
     stagger: int
+    log_info: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
