@@ -29,7 +29,7 @@ NAMES = {
     "length": "steps in a training episode",
     "evaluation": "mean undiscounted return of an evaluation",
 }
-_NO_METRICS = {"iteration", "timesteps", "elapsed_s"}
+NO_METRICS = {"iteration", "timesteps", "elapsed_s"}
 # Before the name of an environment's number, where a metric of the algorithm is called so too.
 INFO = "info/"
 _SMOOTHED_SHARE = 0.05  # of the steps
@@ -188,7 +188,7 @@ def episodes_in(lines: Sequence[Mapping[str, Any]]) -> tuple[Array, Array]:
         (E,). The episodes of an iteration are spread over its steps, in the order in which they
         ended.
     """
-    steps, returns = _spread(lines, EPISODES["return"], _ends(lines, "steps"))
+    steps, returns = spread(lines, EPISODES["return"], _ends(lines, "steps"))
     return np.ceil(steps).astype(np.int64), returns
 
 
@@ -234,7 +234,7 @@ def _read(
     if metric in EPISODES or (own in infos and not has_metric):
         name = EPISODES.get(metric, "episode_info")
         try:
-            at, values = _spread(lines, name, ends, own if name == "episode_info" else None)
+            at, values = spread(lines, name, ends, own if name == "episode_info" else None)
         except (TypeError, ValueError) as error:
             raise RunDirectoryError(
                 f"{path}: `{name}` of metrics.jsonl must be lists of numbers: it is damaged"
@@ -252,7 +252,7 @@ def _read(
     )
     has = {name for line in lines[-1:] for name in line if _number(line, name) is not None}
     has |= {name if name not in has else f"{INFO}{name}" for name in infos}
-    return content["env_id"], content["algorithm"], options, curve, has - _NO_METRICS
+    return content["env_id"], content["algorithm"], options, curve, has - NO_METRICS
 
 
 def info_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -269,7 +269,7 @@ def _ends(lines: Sequence[Mapping[str, Any]], over: Over) -> list[float]:
     return np.cumsum([_number(line, "num_updates") or 0.0 for line in lines]).tolist()
 
 
-def _spread(
+def spread(
     lines: Sequence[Mapping[str, Any]], name: str, ends: Sequence[float], own: str | None = None
 ) -> tuple[Array, Array]:
     """Return where the episodes of each iteration ended, about, and what is known of them.

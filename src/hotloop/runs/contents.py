@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from hotloop import documents
@@ -26,6 +27,8 @@ class _Content:
     network: str | None = None
     config: dict[str, Any]
     may_change: list[str] = field(default_factory=lambda: [*MAY_CHANGE_UNSAID])
+    # Of options that differ from it: their default. None: it was not written down.
+    defaults: dict[str, Any] | None = None
     versions: dict[str, str]
     command: list[str] = field(default_factory=list)
     started_at: str | None = None
@@ -113,6 +116,8 @@ def run_of(value: Any) -> dict[str, Any]:
     for name in ("algorithm", "env_id", "network"):
         if content[name] and not content[name].isprintable():  # a terminal may act on the rest
             raise ValueError(f"`{name}` must be of characters that can be shown")
+    if content["defaults"] is None:
+        del content["defaults"]  # what was signed without it is signed still
     documents.record(_Asked, content["config"], where="config", others=True)
     for one in content["resumed"]:
         documents.record(_Resumed, one, where="resumed", others=True)
@@ -125,8 +130,13 @@ def run_of(value: Any) -> dict[str, Any]:
     return content
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+def _are_numbers(values: list[Any], *, or_null: bool = False) -> bool:
+    kinds = set(map(type, values)) - {float}  # most often all are
+    if or_null:
+        kinds.discard(NoneType)
+    if kinds - {int}:
+        return False
+    return not kinds or all(abs(x) < 2**63 for x in values if type(x) is int)
 
 
 def line_of(value: Any) -> dict[str, Any]:
@@ -138,9 +148,9 @@ def line_of(value: Any) -> dict[str, Any]:
     line = documents.record(_Line, value, others=True)
     if line.evaluation is not None:
         documents.record(_Evaluated, line.evaluation, where="evaluation", others=True)
-    if not all(map(_is_number, line.episode_returns)):
+    if not _are_numbers(line.episode_returns):
         raise ValueError("`episode_returns` must be numbers")
     for values in line.episode_info.values():
-        if not all(x is None or _is_number(x) for x in values):
+        if not _are_numbers(values, or_null=True):
             raise ValueError("`episode_info` must be numbers, or null")
     return value

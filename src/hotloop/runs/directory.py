@@ -78,6 +78,7 @@ class RunDirectory:
         seed: int,
         config: Mapping[str, Any],
         may_change: Collection[str] = (),
+        defaults: Mapping[str, Any] | None = None,
         network: str | None = None,
     ) -> RunDirectory:
         """Make a new run directory, lock it and write its `config.json`.
@@ -91,6 +92,7 @@ class RunDirectory:
             seed: the run's seed.
             config: the algorithm's configuration, as JSON holds it.
             may_change: its options that change nothing that is learned.
+            defaults: of its options that have another value, the default, as JSON holds it.
             network: the name of the user's own network; None for one of ours.
 
         Raises:
@@ -118,6 +120,7 @@ class RunDirectory:
                 network=network,
                 config=dict(config),
                 may_change=sorted(may_change),
+                defaults=None if defaults is None else dict(defaults),
                 versions=_versions(),
                 command=sys.argv,
                 started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -405,6 +408,16 @@ class RunDirectory:
             RunDirectoryError: a line is damaged.
         """
         return list(self._lines())
+
+    def sound_metrics(self) -> tuple[list[dict[str, Any]], str]:
+        """The same up to the first line that is damaged, and what is wrong with it; empty: none."""
+        lines: list[dict[str, Any]] = []
+        try:
+            for line in self._lines():
+                lines.append(line)
+        except RunDirectoryError as error:
+            return lines, str(error)
+        return lines, ""
 
     def _lines(self, until: int | None = None) -> Iterator[dict[str, Any]]:
         """The same up to an iteration, whatever follows: a crash may leave anything there."""
