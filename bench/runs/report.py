@@ -5,7 +5,7 @@
 
 The run is made here: `config.json`, and `metrics.jsonl` as a PPO training of CartPole would have
 left it, 8 environments × 128 steps an iteration, with evaluations, and with 50,000 episodes or with
-some 500,000. Timed is a process from its start to its end: the report in the terminal, and the one
+some 500,000; and a recording with the spans of its learner. Timed is a process from its start to its end: the report in the terminal, and the one
 with the page.
 
 `report.json`: `runs`, by name: `episodes`, `file_mb`, `page_mb`, `text_s` and `page_s` (figures).
@@ -27,6 +27,7 @@ import numpy as np
 from bench import storage
 from bench.markdown import scaled, table
 from bench.measuring import spread
+from hotloop import span, timing
 
 STEPS, STEPS_OF_ITERATION = 10_000_000, 8 * 128
 # Mean length of an episode in the end, and what a run is called by.
@@ -93,7 +94,23 @@ def make_run(path: Path, *, steps: int, mean_length: float, seed: int = 0) -> in
                     "std_return": float(np.std(returns)),
                 }
             file.write(json.dumps(line) + "\n")
+    _record(path / "timing", steps // STEPS_OF_ITERATION)
     return num_episodes
+
+
+def _record(directory: Path, num_iterations: int) -> None:
+    """Write a recording of a learner that has nothing to do."""
+    timing.start(directory, component="learner")
+    for _ in range(num_iterations):
+        with span("collect"):
+            for _ in range(16):
+                with span("env_step"):
+                    pass
+        with span("update"):
+            for _ in range(40):
+                with span("minibatch"):
+                    pass
+    timing.stop()
 
 
 def _timed(*options: str) -> float:
@@ -107,8 +124,8 @@ def report_table() -> str:
     """What a report takes."""
     rows = [["a run of 10,000,000 steps, with", "terminal, s", "and page, s", "page, MB"]]
     for name, one in storage.load("report")["runs"].items():
-        rows.append([name, scaled(one["text_s"]), scaled(one["page_s"]), f"{one['page_mb']:.2f}"])
-    return table(rows)
+        rows.append([name, scaled(one["text_s"], 1), scaled(one["page_s"], 1), f"{one['page_mb']:.2f}"])
+    return table(*rows)
 
 
 def main() -> int:

@@ -59,9 +59,7 @@ class Drawn:
     spread: Array | None = None
 
 
-def chart(
-    drawn: Drawn, *, label: str, end: float, width: int, height: int, about: str = ""
-) -> str:
+def chart(drawn: Drawn, *, label: str, end: float, width: int, height: int, about: str = "") -> str:
     """Draw a chart over steps.
 
     Args:

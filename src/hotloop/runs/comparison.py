@@ -283,7 +283,7 @@ def spread(
     values: list[float | None] = []
     counts = np.zeros(len(lines), np.int64)
     for k, line in enumerate(lines):
-        ended = line.get(name) or []
+        ended: Any = line.get(name) or []
         if own is not None and ended:
             ended = ended.get(own) or []
         counts[k] = len(ended)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from hotloop import documents
+from hotloop.errors import RunDirectoryError
+from hotloop.system.files import read_regular
 
 # `may_change` of runs whose config.json does not say it: older ones.
 MAY_CHANGE_UNSAID = (
@@ -137,6 +141,40 @@ def _are_numbers(values: list[Any], *, or_null: bool = False) -> bool:
     if kinds - {int}:
         return False
     return not kinds or all(abs(x) < 2**63 for x in values if type(x) is int)
+
+
+def lines_in(path: Path, until: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a `metrics.jsonl`; a last line that was cut short is left out.
+
+    Args:
+        path: the file.
+        until: the last iteration that is wanted, whatever follows: a crash may leave anything.
+
+    Raises:
+        RunDirectoryError: it can't be read, or a line is damaged.
+    """
+    try:
+        lines = read_regular(path).split(b"\n")
+    except OSError as error:
+        raise RunDirectoryError(f"{path} can't be read ({error.strerror})") from error
+    lines.pop()  # empty, or the process died in mid-write
+    last = 0
+    for number, text in enumerate(lines, 1):
+        if until is not None and last >= until:
+            return
+        if not text:
+            continue
+        try:
+            line = line_of(documents.parse(text))
+            if line["iteration"] <= last:
+                raise ValueError("`iteration` must be greater than in the line before")
+        except ValueError as error:
+            raise RunDirectoryError(
+                f"{path} is damaged in line {number} ({error}): remove that line"
+            ) from error
+        last = line["iteration"]
+        if until is None or last <= until:
+            yield line
 
 
 def line_of(value: Any) -> dict[str, Any]:

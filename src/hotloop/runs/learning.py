@@ -177,7 +177,9 @@ def _metrics(lines: Sequence[Mapping[str, Any]], ends: Sequence[float]) -> dict[
     elapsed = np.diff([0.0, *(_float(line["elapsed_s"]) for line in lines)])
     steps = np.diff([0.0, *ends])
     with np.errstate(divide="ignore", invalid="ignore"):
-        found["steps_per_s"] = finite("steps_per_s", ends, steps / np.where(elapsed > 0, elapsed, 0))
+        found["steps_per_s"] = finite(
+            "steps_per_s", ends, steps / np.where(elapsed > 0, elapsed, 0)
+        )
     return {name: series for name, series in found.items() if len(series)}
 
 

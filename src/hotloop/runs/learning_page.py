@@ -156,10 +156,13 @@ def _episodes(learning: Learning) -> str:
     nothing = Series(name="", at=learning.returns.at[:0], values=learning.returns.at[:0])
     own = "at the last step of an episode"
     series += [
-        (f"{name}: {own}", one, evaluations.info.get(name, nothing)) for name, one in learning.info.items()
+        (f"{name}: {own}", one, evaluations.info.get(name, nothing))
+        for name, one in learning.info.items()
     ]
     series += [
-        (f"{name}: {own}", nothing, one) for name, one in evaluations.info.items() if name not in learning.info
+        (f"{name}: {own}", nothing, one)
+        for name, one in evaluations.info.items()
+        if name not in learning.info
     ]
     for label, one, marks in series:
         if len(one) or len(marks):
@@ -168,8 +171,8 @@ def _episodes(learning: Learning) -> str:
     if not shown:
         return ""
     return (
-        f"<p>Dots are training episodes, the line is the mean of the last {WINDOW}, whose last value "
-        f"stands beside the name; diamonds are evaluations.</p>{_grid(shown)}"
+        f"<p>Dots are training episodes, the line is the mean of the last {WINDOW}, whose last "
+        f"value stands beside the name; diamonds are evaluations.</p>{_grid(shown)}"
     )
 
 
@@ -216,8 +219,9 @@ def _grid(panels: list[str]) -> str:
 
 def _configuration(content: Mapping[str, Any]) -> str:
     """What differs from the algorithm's defaults first, and marked."""
-    config, defaults = content["config"], content.get("defaults")
-    differ = [name for name in config if name in (defaults or {})]
+    config, known = content["config"], "defaults" in content
+    defaults = content.get("defaults", {})
+    differ = [name for name in config if name in defaults]
     rows = [
         (f"<b>{_escaped(name)}</b>", f"<b>{_value(config[name])}</b>", _value(defaults[name]))
         for name in differ
@@ -230,7 +234,7 @@ def _configuration(content: Mapping[str, Any]) -> str:
     )
     about = (
         "<p>What differs from the algorithm's defaults comes first.</p>"
-        if defaults is not None
+        if known
         else "<p>Which of them differ from the algorithm's defaults is not known: an earlier "
         "version did not write that down.</p>"
     )
@@ -287,7 +291,9 @@ def _key(kind: str, words: str) -> str:
     if kind == "mean":
         picture = '<path class="mean" d="M1 8h24"/>'
     if kind == "eval":
-        picture = '<path class="eval" d="M1 8h24"/><path class="diamonds" d="M13 3l5 5l-5 5l-5-5z"/>'
+        picture = (
+            '<path class="eval" d="M1 8h24"/><path class="diamonds" d="M13 3l5 5l-5 5l-5-5z"/>'
+        )
     key = f'<svg class="chart key" viewBox="0 0 26 16" aria-hidden="true">{picture}</svg>'
     return f"<li>{key}{_escaped(words)}</li>"
 

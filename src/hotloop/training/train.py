@@ -201,9 +201,7 @@ class Training:
         if self._is_resumed:
             best = self._evaluator.best
             with delayed_interrupt():
-                cut_back(
-                    self._run, to_json(config), resumed, None if best is None else best.timesteps
-                )
+                cut_back(self._run, config, resumed, None if best is None else best.timesteps)
         for one in learner.executions:
             one.tell = self._reporter.doing
         return self._reporter.begin(
