@@ -3,10 +3,10 @@
     python -m bench report
     python -m bench report --quick
 
-The run is made here: `config.json`, and `metrics.jsonl` as a PPO training of CartPole would have
-left it, 8 environments × 128 steps an iteration, with evaluations, and with 50,000 episodes or with
-some 500,000; and a recording with the spans of its learner. Timed is a process from its start to its end: the report in the terminal, and the one
-with the page.
+The run is made here: `config.json`, a recording with the spans of its learner, and `metrics.jsonl`
+as a PPO training of CartPole would have left it, 8 environments × 128 steps an iteration, with
+evaluations, and with 50,000 episodes or with some 500,000. Timed is a process from its start to its
+end: the report in the terminal, and the one with the page.
 
 `report.json`: `runs`, by name: `episodes`, `file_mb`, `page_mb`, `text_s` and `page_s` (figures).
 """
@@ -124,7 +124,9 @@ def report_table() -> str:
     """What a report takes."""
     rows = [["a run of 10,000,000 steps, with", "terminal, s", "and page, s", "page, MB"]]
     for name, one in storage.load("report")["runs"].items():
-        rows.append([name, scaled(one["text_s"], 1), scaled(one["page_s"], 1), f"{one['page_mb']:.2f}"])
+        rows.append(
+            [name, scaled(one["text_s"], 1), scaled(one["page_s"], 1), f"{one['page_mb']:.2f}"]
+        )
     return table(*rows)
 
 

@@ -103,7 +103,7 @@ def test_a_number_of_the_environments_own(tmp_path):
     assert own.values.tolist() == [0.5, 0.5]
     told = compare([tmp_path / "a"], metric="info/entropy").groups[0].seeds[0]
     assert told.values.tolist() == [7.0, 7.0]
-    with pytest.raises(ConfigError, match="entropy, evaluation, info/entropy, .*, x"):
+    with pytest.raises(ConfigError, match=r"entropy, evaluation, info/entropy, .*, x"):
         compare([tmp_path / "a"], metric="nothing")
 
 

@@ -39,7 +39,6 @@ _ABOUT = {
     "q_value": "mean Q value, discounted return",
     "td_error": "mean |TD error|, discounted return",
     "alpha": "temperature α",
-    "learning_rate": "learning rate",
     "clip_range": "clip range of the ratio",
     "num_updates": "updates",
     "replay_size": "transitions in the replay buffer",
@@ -180,7 +179,8 @@ def _metrics(learning: Learning) -> str:
     grouped: dict[str, list[str]] = {title: [] for title, _ in _GROUPS}
     for name, series in learning.metrics.items():
         title = next(title for title, words in _GROUPS if any(word in name for word in words))
-        label = f"{name}: {_ABOUT.get(name, '')}"
+        about = "learning rate" if name.endswith("learning_rate") else _ABOUT.get(name, "")
+        label = f"{name}: {about}"
         drawn = Drawn(averaged=series)
         grouped[title].append(_panel(drawn, label, series.values[-1], learning.end))
     parts = [f"<h3>{title}</h3>\n{_grid(panels)}" for title, panels in grouped.items() if panels]
