@@ -44,7 +44,9 @@ def test_ticks_have_one_unit():
     assert "−0.5" in texts
 
 
-@pytest.mark.parametrize("values", [[0.0, 0.0], [7.0, 7.0], [-1e-12, -1e-12], [1e300, -1e300]])
+@pytest.mark.parametrize(
+    "values", [[0.0, 0.0], [7.0, 7.0], [-1e-12, -1e-12], [1e300, -1e300], [0, 5e-324]]
+)
 def test_any_numbers_can_be_drawn(values):
     paths, texts = drawn(lines=series([10, 1000], values), dots=series([10, 1000], values))
     assert all(30.0 <= y <= 160.0 for _, y in places(paths["mean"]))

@@ -144,3 +144,26 @@ def test_small_videos_are_in_the_page_and_large_ones_linked(tmp_path):
     assert 'src="data:image/gif;base64,Z2lm"' in shown
     assert '<a href="my%20run/videos/step-000000002000.mp4">' in shown
     assert "notes" not in shown
+
+
+@pytest.mark.parametrize("value", [None, 1e308, -1e308, 5e-324, 10**400, "x", [], {"x": 1}])
+@pytest.mark.parametrize("name", ["entropy", "elapsed_s", "lengths", "returns", "info"])
+def test_odd_values_are_shown_or_refused(name, value, tmp_path):
+    run = make_run(tmp_path / "run", evaluations=(15.0, 40.0))
+
+    def change(k, line):
+        of = line["evaluation"] if name in ("lengths", "returns", "info") else line
+        of[name] = value
+
+    rewrite(run, change)
+    learned = learning.read(run)
+    assert ("is damaged in line 1" in learned.problem) == (
+        name == "elapsed_s" and value in ("x", [], {"x": 1}, 10**400)
+    )
+    assert "Options of the run" in page(run, tmp_path)["configuration"]
+
+
+def test_names_that_a_terminal_may_act_on_are_refused(tmp_path):
+    run = make_run(tmp_path / "run", returns=((1.0,),))
+    rewrite(run, lambda k, line: line.update(episode_info={"\x1b[2J": [1.0]}))
+    assert "must have names that can be shown" in learning.read(run).problem

@@ -19,6 +19,7 @@ from hotloop.types import Array
 _COLUMNS, _DOTS = 360, 5
 _LETTER = 6.6  # pixels, of the font below, at most
 _TOP, _BOTTOM, _RIGHT = 12, 40, 14
+_LEAST, _GREATEST = 1e-300, 1e300  # differences beyond can't be divided by
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))  # of 1e3, from ten of them on
 
 
@@ -183,8 +184,8 @@ def _extent(drawn: Drawn) -> tuple[float, float]:
         return 0.0, 1.0
     least = float(min(one.min() for one in values))
     greatest = float(max(one.max() for one in values))
-    if greatest - least <= 1e-9 * max(abs(least), abs(greatest)):
-        room = 0.1 * abs(least) or 1.0
+    if greatest - least <= max(1e-9 * max(abs(least), abs(greatest)), _LEAST):
+        room = 0.1 * abs(least) if abs(least) > _LEAST else 1.0
         return least - room, greatest + room
     return least, greatest
 
@@ -255,7 +256,7 @@ def _escaped(text: str) -> str:
 
 
 def finite(name: str, at: Sequence[float] | Array, values: Sequence[float] | Array) -> Series:
-    """Make a series of what is finite."""
+    """Make a series of what is finite; what is too great to be reckoned with is cut."""
     at, values = np.asarray(at, np.float64), np.asarray(values, np.float64)
     kept = np.isfinite(values)
-    return Series(name=name, at=at[kept], values=values[kept])
+    return Series(name=name, at=at[kept], values=values[kept].clip(-_GREATEST, _GREATEST))

@@ -188,7 +188,9 @@ def line_of(value: Any) -> dict[str, Any]:
         documents.record(_Evaluated, line.evaluation, where="evaluation", others=True)
     if not _are_numbers(line.episode_returns):
         raise ValueError("`episode_returns` must be numbers")
-    for values in line.episode_info.values():
+    for name, values in line.episode_info.items():
+        if not name.isprintable():  # a terminal may act on the rest
+            raise ValueError("`episode_info` must have names that can be shown")
         if not _are_numbers(values, or_null=True):
             raise ValueError("`episode_info` must be numbers, or null")
     return value

@@ -90,7 +90,7 @@ def read(path: Path) -> Learning:
     """
     run = RunDirectory.open(path)
     lines, problem = run.sound_metrics()
-    ends = [float(line["timesteps"]) for line in lines]
+    ends = [max(0.0, float(line["timesteps"])) for line in lines]
 
     def episodes(name: str, own: str | None = None) -> Series:
         try:
@@ -98,7 +98,7 @@ def read(path: Path) -> Learning:
         except (TypeError, ValueError):  # no numbers
             return finite(own or name, (), ())
 
-    elapsed_s = (lines[-1]["elapsed_s"] or 0.0) if lines else 0.0
+    elapsed_s = (lines[-1].get("elapsed_s") or 0.0) if lines else 0.0
     return Learning(
         content=run.config,
         summary=summary_of(run, lines),
@@ -151,7 +151,7 @@ def _evaluations(lines: Sequence[Mapping[str, Any]]) -> Evaluations:
     told = [(line["timesteps"], line["evaluation"]) for line in lines if line.get("evaluation")]
     mean = [float(one["mean_return"]) for _, one in told]
     kept = [x for x, value in zip(told, mean, strict=True) if np.isfinite(value)]
-    at = [float(steps) for steps, _ in kept]
+    at = [max(0.0, float(steps)) for steps, _ in kept]
     names = dict.fromkeys(name for _, one in kept for name in _object(one.get("info")))
     return Evaluations(
         mean=finite("evaluation", at, [one["mean_return"] for _, one in kept]),
@@ -174,9 +174,9 @@ def _metrics(lines: Sequence[Mapping[str, Any]], ends: Sequence[float]) -> dict[
                 at.append(end)
                 values.append(_float(value))
     found = {name: finite(name, at, values) for name, (at, values) in columns.items()}
-    elapsed = np.diff([0.0, *(_float(line["elapsed_s"]) for line in lines)])
+    elapsed = np.diff([0.0, *(_float(line.get("elapsed_s")) for line in lines)])
     steps = np.diff([0.0, *ends])
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         found["steps_per_s"] = finite(
             "steps_per_s", ends, steps / np.where(elapsed > 0, elapsed, 0)
         )

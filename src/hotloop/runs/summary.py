@@ -91,7 +91,7 @@ def summary_of(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunSumm
     returns = [float(x) for line in lines for x in line["episode_returns"]]
     evaluations = [line["evaluation"]["mean_return"] for line in lines if line.get("evaluation")]
     last = lines[-1] if lines else {"timesteps": 0, "elapsed_s": 0.0}
-    timesteps, elapsed_s = last["timesteps"], last["elapsed_s"] or 0.0
+    timesteps, elapsed_s = last["timesteps"], last.get("elapsed_s") or 0.0
     total_timesteps = content["config"]["total_timesteps"]
     recent = returns[-100:]
     return RunSummary(
