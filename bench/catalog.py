@@ -12,6 +12,7 @@ from bench.profiler import tables as profiler
 from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
+from bench.runs import report
 from bench.train import neighbours, pixels, presets, start
 from bench.train import tables as train
 
@@ -136,6 +137,13 @@ BENCHES: dict[str, Bench] = {
         "2 min",
         runs=("",),
         tables=(Table("docs/runs.md", "start table", start.start_table),),
+    ),
+    "report": Bench(
+        "bench.runs.report",
+        "what a report of a run of 10,000,000 steps takes",
+        "2 min",
+        runs=("",),
+        tables=(Table("docs/runs.md", "report table", report.report_table),),
     ),
     "replay": Bench(
         "bench.replay.compare",

@@ -17,8 +17,9 @@ Rewards, values, log-probabilities and advantages are float32; flags are bool.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -170,6 +171,10 @@ class Fragment:
         ]
 
 
+# The numbers of an episode that has none.
+NO_INFO: Mapping[str, float] = MappingProxyType({})
+
+
 class Episode(NamedTuple):
     """A finished episode.
 
@@ -178,12 +183,14 @@ class Episode(NamedTuple):
         episode: which episode of that environment, from 0.
         undiscounted_return: sum of its raw rewards.
         length: its transitions.
+        info: the environment's own numbers of it, by name, see `hotloop.envs.numbers`.
     """
 
     env: int
     episode: int
     undiscounted_return: float
     length: int
+    info: Mapping[str, float] = NO_INFO
 
 
 class RunningEpisode(NamedTuple):

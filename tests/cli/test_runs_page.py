@@ -13,7 +13,7 @@ def test_the_pages_commands(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^    hotloop (.*)$", PAGE.read_text(), re.MULTILINE)
     assert {command.split()[0] for command in commands} == {
-        *("train", "runs", "plot", "eval", "export", "doctor", "presets")
+        *("train", "runs", "plot", "eval", "export", "doctor", "presets", "report")
     }
     smaller = {"100000": "2048", "50000": "1024", "20": "2"}
     for command in commands:
@@ -21,6 +21,12 @@ def test_the_pages_commands(tmp_path, monkeypatch, capsys):
         if args[0] == "eval" and "--episodes" not in args:
             args += ["--episodes", "1"]
         assert main(args) == 0, capsys.readouterr().err
-    for path in ("learning_curves.png", "curves.svg", "cartpole.mp4", "policy/policy.npz"):
+    for path in (
+        "learning_curves.png",
+        "curves.svg",
+        "cartpole.mp4",
+        "policy/policy.npz",
+        "slow.html",
+    ):
         assert (tmp_path / path).exists()
     assert (tmp_path / "runs" / "slow" / "export" / "policy.onnx").exists()

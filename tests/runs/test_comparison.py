@@ -94,6 +94,25 @@ def test_a_metric_that_no_run_has(tmp_path):
     assert not compare([tmp_path / "a"], metric="evaluation").groups
 
 
+def test_a_number_of_the_environments_own(tmp_path):
+    add(make_run(tmp_path / "a"), entropy=0.5, episode_info={"x": [None, 4.0], "entropy": [7.0]})
+    seed = compare([tmp_path / "a"], metric="x").groups[0].seeds[0]
+    # As the two lines have two episodes: of 1,000 steps each, the first has no number.
+    assert (seed.at.tolist(), seed.values.tolist()) == ([1000.0, 2000.0], [4.0, 4.0])
+    own = compare([tmp_path / "a"], metric="entropy").groups[0].seeds[0]
+    assert own.values.tolist() == [0.5, 0.5]
+    told = compare([tmp_path / "a"], metric="info/entropy").groups[0].seeds[0]
+    assert told.values.tolist() == [7.0, 7.0]
+    with pytest.raises(ConfigError, match=r"entropy, evaluation, info/entropy, .*, x"):
+        compare([tmp_path / "a"], metric="nothing")
+
+
+@pytest.mark.parametrize("info", [{"x": [1.0, "2"]}, {"x": 1.0}, [1.0], {"x": [True]}])
+def test_damaged_numbers(tmp_path, info):
+    add(make_run(tmp_path / "a"), episode_info=info)
+    assert "is damaged in line 1" in compare([tmp_path / "a"], metric="x").left_out[0][1]
+
+
 def test_damaged_lengths(tmp_path):
     add(make_run(tmp_path / "a"), episode_lengths=["x", None])
     comparison = compare([tmp_path / "a"], metric="length")

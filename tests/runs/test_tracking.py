@@ -70,6 +70,17 @@ def test_names_by_hand():
     }
 
 
+def test_numbers_of_the_environments_own():
+    info = {"is_success": [1.0, 0.0], "x": [None, 3.0], "none": [None, None]}
+    scalars = scalars_of(
+        line(1, episode_info=info, evaluation={**EVALUATION, "info": {"is_success": [1.0, 1.0]}})
+    )
+    assert scalars["info/is_success"] == 0.5
+    assert scalars["info/x"] == 3.0
+    assert "info/none" not in scalars
+    assert scalars["eval/is_success"] == 1.0
+
+
 def test_what_is_not_there_or_not_finite_is_left_out():
     scalars = scalars_of(line(1, returns=[], entropy=math.nan, value_loss=math.inf))
     assert scalars.keys() == {"charts/steps_per_s", "charts/learning_rate", "losses/policy_loss"}

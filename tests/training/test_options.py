@@ -455,7 +455,7 @@ def test_what_may_change():
 
 def test_which_may_change():
     shared = {
-        *("total_timesteps", "runs_dir", "run_dir", "track", "device"),
+        *("total_timesteps", "runs_dir", "run_dir", "track", "log_info", "device"),
         *("checkpoint_interval", "keep_checkpoints"),
         *("eval_interval", "eval_episodes", "eval_videos"),
         *("backend", "step_timeout_s", "max_failures"),

@@ -94,6 +94,8 @@ def _tell(
             "returns": returns,
             "lengths": lengths,
         }
+        if played.info:
+            summary["info"] = played.info
         if filmed is not None:
             summary["video"] = {
                 "path": options.video,
@@ -105,6 +107,9 @@ def _tell(
         return
     print(f"{directory.config['algorithm']} on {directory.config['env_id']}, {directory.path}")
     print(f"mean length {np.mean(lengths):.1f}, returns {min(returns):.1f} … {max(returns):.1f}")
+    for name, values in played.info.items():
+        found = [value for value in values if value is not None]
+        print(f"mean {name} {np.mean(found):.4g} over {len(found)} episodes")
     if filmed is not None:
         print(f"video of an episode with return {filmed.undiscounted_return:.1f}: {options.video}")
     print(played, flush=True)

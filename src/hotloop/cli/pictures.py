@@ -47,6 +47,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def are_asked_for(options: argparse.Namespace) -> bool:
+    """Whether there is a file to write for another viewer."""
+    return any((options.trace, options.flame, options.speedscope, options.folded))
+
+
 def check(options: argparse.Namespace) -> None:
     """Look at the options before anything is read.
 

@@ -42,7 +42,8 @@ def run(args: list[str]) -> int:
         metavar="NAME",
         default="return",
         help="return or length of training episodes, evaluation, or any number that a run logs, "
-        "such as entropy (default: %(default)s)",
+        "such as entropy, or that its environment tells of episodes, such as is_success (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--x",

@@ -269,8 +269,13 @@ def _rules() -> ConstructorRegistry:
 
     add(lambda kind: dict in (kind, get_origin(kind)), "JSON", _json_object, json.dumps)
     add(lambda kind: kind == Scheduled, "FLOAT|SCHEDULE", _number_or_text)
+    add(lambda kind: kind == tuple[str, ...], "NAME,NAME,…", _names, ",".join)
     add(lambda kind: kind == Factory, "MODULE:NAME", str)
     return registry
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
 def _number_or_text(text: str) -> float | str:

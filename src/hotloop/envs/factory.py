@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,7 @@ def make_vec(
     on_failure: Callable[[HotloopError], None] | None = None,
     num_threads: int | None = None,
     action_masks: bool = False,
+    log_info: Sequence[str] = (),
 ) -> VectorEnv:
     """N environments side by side.
 
@@ -109,6 +110,8 @@ def make_vec(
         num_threads: that step them, of Atari games; None: one for each core.
         action_masks: whether observations end in the masks of allowed actions that the environment
             tells, see `hotloop.envs.masks`.
+        log_info: keys of `info` whose value at an episode's last step, a number, is kept with the
+            episode, beside the numbers in `info["episode"]`.
 
     Raises:
         UnknownNameError: there is no such id, module or factory.
@@ -121,13 +124,13 @@ def make_vec(
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"`num_envs` must be at least 1, got {num_envs}")
     kwargs = dict(env_kwargs or {})
-    options: dict[str, Any]
+    told: dict[str, Any] = {"seed": seed, "first_env": first_env, "stream": stream}
+    told |= {"action_masks": action_masks, "log_info": log_info}
     if isinstance(env, str) and env.startswith("envpool:"):
         # EnvPool is seeded when it is made: environment i with seed + i.
         pool_seed = episode_seed(seed, first_env, first_episode, stream)
         pool = _make_envpool(env, num_envs or 1, pool_seed, kwargs)
-        options = {"stream": stream, "action_masks": action_masks}
-        return _adapt(pool, env, num_envs, seed=seed, first_env=first_env, **options)
+        return _adapt(pool, env, num_envs, **told)
     env_id, factory = _resolve(env)
     if atari.is_preprocessed(env, kwargs):
         spec, num_envs = import_gymnasium().spec(env_id), num_envs or 1
@@ -136,8 +139,7 @@ def make_vec(
         factory = functools.partial(_of_game, make_games)
     made = _construct(env_id, factory, kwargs)
     if _is_vector(made):
-        options = {"stream": stream, "action_masks": action_masks}
-        return _adapt(made, env_id, num_envs, seed=seed, first_env=first_env, **options)
+        return _adapt(made, env_id, num_envs, **told)
     singles, known = [made], {id(made)}
     try:
         before = processes.resident_bytes()
@@ -152,11 +154,11 @@ def make_vec(
                 )
             known.add(id(single))
             singles.append(single)
-        options = {"stream": stream, "stagger": stagger, "action_masks": action_masks}
+        options: dict[str, Any] = {**told, "stagger": stagger}
         if on_failure is not None:
             options["on_failure"] = on_failure
             options["rebuild"] = functools.partial(_construct, env_id, factory, kwargs)
-        return SerialVectorEnv(singles, env_id=env_id, seed=seed, first_env=first_env, **options)
+        return SerialVectorEnv(singles, env_id=env_id, **options)
     except BaseException:
         with contextlib.suppress(Exception):  # the first failure is the one to hear of
             close_all(singles)
@@ -173,24 +175,14 @@ def _need_more(count: int, num_envs: int, grown: int) -> None:
     need_memory(each * (num_envs - count), f"{num_envs:,} environments", "lower `num_envs`")
 
 
-def _adapt(
-    envs: Any,
-    env_id: str,
-    num_envs: int | None,
-    *,
-    seed: int,
-    first_env: int,
-    stream: Stream,
-    action_masks: bool,
-) -> VectorAdapter:
+def _adapt(envs: Any, env_id: str, num_envs: int | None, **told: Any) -> VectorAdapter:
     try:
         if num_envs is not None and envs.num_envs != num_envs:
             raise ConfigError(
                 f"{env_id}: `num_envs` is {num_envs}, but the factory makes {envs.num_envs} "
                 "environments at once: make the two equal"
             )
-        options: dict[str, Any] = {"stream": stream, "action_masks": action_masks}
-        return VectorAdapter(envs, env_id=env_id, seed=seed, first_env=first_env, **options)
+        return VectorAdapter(envs, env_id=env_id, **told)
     except BaseException:
         envs.close()
         raise

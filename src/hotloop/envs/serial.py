@@ -18,6 +18,7 @@ from hotloop.envs.checks import (
 )
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.masks import KEY, MaskWriter, warn_of_masks, with_mask
+from hotloop.envs.numbers import EpisodeNumbers
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, SpaceError
@@ -49,6 +50,7 @@ class SerialVectorEnv:
             `hotloop.envs.masks`.
         rebuild: makes a new environment in place of one that fails; None: failures are raised.
         on_failure: is told of each failure that is mended by `rebuild`, and may raise.
+        log_info: keys of `info` whose numbers episodes keep, see `hotloop.envs.numbers`.
 
     Raises:
         SpaceError: a space is not supported, or not the same everywhere.
@@ -66,6 +68,7 @@ class SerialVectorEnv:
         action_masks: bool = False,
         rebuild: Callable[[], Env[Any, Any]] | None = None,
         on_failure: Callable[[HotloopError], None] = lambda error: None,
+        log_info: Sequence[str] = (),
     ) -> None:
         self.num_envs = len(envs)
         self._envs = list(envs)
@@ -109,6 +112,9 @@ class SerialVectorEnv:
         # The step at which each episode is truncated.
         self._until = [_NEVER] * self.num_envs
         self._num_steps = 0
+        # Of the last step: looked at where an episode ends, which a time limit may decide later.
+        self._infos: list[Any] = [None] * self.num_envs
+        self._numbers = EpisodeNumbers(log_info, env_id)
         self._finished: list[Episode] = []
 
     can_replay = True
@@ -183,7 +189,7 @@ class SerialVectorEnv:
         ended: list[int],
     ) -> None:
         """Step the environments from `first` on; those whose episode ends are added to `ended`."""
-        returns = self._returns
+        returns, infos = self._returns, self._infos
         box_shape, box_dtype = self._encoder.box_shape, self._box_dtype
         ndarray, float64 = np.ndarray, np.float64
         each = zip(self._indices, self._steps, self._rows, actions, strict=True)
@@ -193,7 +199,7 @@ class SerialVectorEnv:
             except Exception as error:
                 raise self._failure(i, f"`step` raised {describe_exception(error)}") from error
             try:
-                observation, value, is_terminated, is_truncated, _ = result
+                observation, value, is_terminated, is_truncated, infos[i] = result
             except (TypeError, ValueError):
                 raise self._bad_step(i, result) from None
             if (
@@ -360,6 +366,7 @@ class SerialVectorEnv:
                 episode=self._episode[i],
                 undiscounted_return=self._returns[i],
                 length=self._num_steps - self._began[i],
+                info=self._numbers.of(self._infos[i]),
             )
         )
 

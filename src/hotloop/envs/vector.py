@@ -24,6 +24,7 @@ import numpy as np
 from hotloop.envs.checks import check_call, describe_value, failure, non_finite
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.masks import KEY, MaskWriter, warn_of_masks, with_mask
+from hotloop.envs.numbers import EpisodeNumbers
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError
@@ -50,6 +51,7 @@ class VectorAdapter:
         first_env: number of its first environment, counted over all workers.
         stream: training and evaluation see other episodes.
         action_masks: whether rows end in the masks that it tells, see `hotloop.envs.masks`.
+        log_info: keys of `info` whose numbers episodes keep, see `hotloop.envs.numbers`.
 
     Raises:
         SpaceError: a space is not supported.
@@ -65,6 +67,7 @@ class VectorAdapter:
         first_env: int = 0,
         stream: Stream = "training",
         action_masks: bool = False,
+        log_info: Sequence[str] = (),
     ) -> None:
         from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
@@ -107,6 +110,7 @@ class VectorAdapter:
         # Same-step mode, until it is known whether final observations are what they should be.
         self._finals: _FinalObservations | None = None
         self._knows_finals = self.autoreset != "same_step"
+        self._numbers = EpisodeNumbers(log_info, env_id)
         self._finished: list[Episode] = []
 
     def reset(self, first_episode: int | None = None) -> Array:
@@ -161,7 +165,7 @@ class VectorAdapter:
         ended = self._ended(terminated, truncated, info)
         has_ended = ended.any()
         if has_ended:
-            self._end_episodes(ended)
+            self._end_episodes(ended, info)
             if self.autoreset == "next_step":
                 self._resetting = ended
             else:
@@ -344,7 +348,7 @@ class VectorAdapter:
         for i in np.flatnonzero(rows):
             self._episode[i] += 1
 
-    def _end_episodes(self, ended: Array) -> None:
+    def _end_episodes(self, ended: Array, info: Any) -> None:
         for i in np.flatnonzero(ended).tolist():
             self._finished.append(
                 Episode(
@@ -352,6 +356,7 @@ class VectorAdapter:
                     episode=self._episode[i],
                     undiscounted_return=float(self._returns[i]),
                     length=int(self._lengths[i]),
+                    info=self._numbers.of_row(info, i),
                 )
             )
 

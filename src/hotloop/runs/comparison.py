@@ -30,7 +30,9 @@ NAMES = {
     "length": "steps in a training episode",
     "evaluation": "mean undiscounted return of an evaluation",
 }
-_NO_METRICS = {"iteration", "timesteps", "elapsed_s"}
+NO_METRICS = {"iteration", "timesteps", "elapsed_s"}
+# Before the name of an environment's number, where a metric of the algorithm is called so too.
+INFO = "info/"
 _SMOOTHED_SHARE = 0.05  # of the steps
 
 
@@ -157,8 +159,9 @@ def compare(paths: Iterable[Path], *, metric: str = "return", over: Over = "step
 
     Args:
         paths: run directories.
-        metric: `return` and `length` of training episodes, `evaluation`, or any number that is
-            logged of an iteration.
+        metric: `return` and `length` of training episodes, `evaluation`, any number that is
+            logged of an iteration, or an environment's own number of episodes (`info/NAME` where
+            both are called so).
         over: what it is drawn over.
 
     Raises:
@@ -203,7 +206,7 @@ def episodes_in(lines: Sequence[Mapping[str, Any]]) -> tuple[Array, Array]:
         (E,). The episodes of an iteration are spread over its steps, in the order in which they
         ended.
     """
-    steps, returns = _spread(lines, EPISODES["return"], _ends(lines, "steps"))
+    steps, returns = spread(lines, EPISODES["return"], _ends(lines, "steps"))
     return np.ceil(steps).astype(np.int64), returns
 
 
@@ -243,13 +246,16 @@ def _read(
     options = {k: v for k, v in content["config"].items() if k not in same}
     options["network"] = content["network"]
     ends = _ends(lines, over)
-    if metric in EPISODES:
+    infos = info_names(lines)
+    own = metric.removeprefix(INFO)
+    has_metric = any(_number(line, metric) is not None for line in lines)
+    if metric in EPISODES or (own in infos and not has_metric):
+        name = EPISODES.get(metric, "episode_info")
         try:
-            at, values = _spread(lines, EPISODES[metric], ends)
+            at, values = spread(lines, name, ends, own if name == "episode_info" else None)
         except (TypeError, ValueError) as error:
             raise RunDirectoryError(
-                f"{path}: `{EPISODES[metric]}` of metrics.jsonl must be lists of numbers: it is "
-                "damaged"
+                f"{path}: `{name}` of metrics.jsonl must be lists of numbers: it is damaged"
             ) from error
     else:
         found = [(end, _number(line, metric)) for end, line in zip(ends, lines, strict=True)]
@@ -263,7 +269,13 @@ def _read(
         end=ends[-1] if ends else 0.0,
     )
     has = {name for line in lines[-1:] for name in line if _number(line, name) is not None}
-    return content["env_id"], content["algorithm"], options, curve, has - _NO_METRICS
+    has |= {name if name not in has else f"{INFO}{name}" for name in infos}
+    return content["env_id"], content["algorithm"], options, curve, has - NO_METRICS
+
+
+def info_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the environment's own numbers, in the order in which they came up."""
+    return [*dict.fromkeys(name for line in lines for name in line.get("episode_info") or ())]
 
 
 def _ends(lines: Sequence[Mapping[str, Any]], over: Over) -> list[float]:
@@ -275,19 +287,35 @@ def _ends(lines: Sequence[Mapping[str, Any]], over: Over) -> list[float]:
     return np.cumsum([_number(line, "num_updates") or 0.0 for line in lines]).tolist()
 
 
-def _spread(
-    lines: Sequence[Mapping[str, Any]], name: str, ends: list[float]
+def spread(
+    lines: Sequence[Mapping[str, Any]], name: str, ends: Sequence[float], own: str | None = None
 ) -> tuple[Array, Array]:
-    """Return where the episodes of each iteration ended, about, and what is known of them."""
-    at: list[Array] = []
-    values: list[float] = []
-    begin = 0.0
-    for line, end in zip(lines, ends, strict=True):
-        ended = line.get(name) or []
-        at.append(begin + (end - begin) * np.arange(1, len(ended) + 1) / max(1, len(ended)))
-        values.extend(ended)
-        begin = end
-    return np.concatenate([*at, np.empty(0)]), np.asarray(values, np.float64)
+    """Return where the episodes of each iteration ended, about, and what is known of them.
+
+    Args:
+        lines: of `metrics.jsonl`.
+        name: of the lists, or of the objects that have lists.
+        ends: where each iteration ended.
+        own: which of those; episodes that don't have it are left out.
+    """
+    values: list[float | None] = []
+    counts = np.zeros(len(lines), np.int64)
+    for k, line in enumerate(lines):
+        ended: Any = line.get(name) or []
+        if own is not None and ended:
+            ended = ended.get(own) or []
+        counts[k] = len(ended)
+        values += ended
+    stops = np.asarray(ends, np.float64)
+    starts = np.concatenate([[0.0], stops])[: len(stops)]
+    # The place of each in its iteration, from 1.
+    place = np.arange(1, len(values) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
+    at = np.repeat(stops - starts, counts) * place / np.repeat(counts, counts)
+    at += np.repeat(starts, counts)
+    numbers = np.asarray(values, np.float64)  # None becomes NaN
+    if own is None:
+        return at, numbers
+    return at[~np.isnan(numbers)], numbers[~np.isnan(numbers)]
 
 
 def _number(line: Mapping[str, Any], metric: str) -> float | None:

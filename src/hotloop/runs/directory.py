@@ -29,7 +29,7 @@ from hotloop.errors import (
 )
 from hotloop.runs import contents, trust
 from hotloop.runs.checkpoints import Checkpoints, write_arrays
-from hotloop.system.files import read_regular, sync, written_whole
+from hotloop.system.files import sync, written_whole
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class RunDirectory:
         seed: int,
         config: Mapping[str, Any],
         may_change: Collection[str] = (),
+        defaults: Mapping[str, Any] | None = None,
         network: str | None = None,
     ) -> RunDirectory:
         """Make a new run directory, lock it and write its `config.json`.
@@ -91,6 +92,7 @@ class RunDirectory:
             seed: the run's seed.
             config: the algorithm's configuration, as JSON holds it.
             may_change: its options that change nothing that is learned.
+            defaults: of its options that have another value, the default, as JSON holds it.
             network: the name of the user's own network; None for one of ours.
 
         Raises:
@@ -118,6 +120,7 @@ class RunDirectory:
                 network=network,
                 config=dict(config),
                 may_change=sorted(may_change),
+                defaults=None if defaults is None else dict(defaults),
                 versions=_versions(),
                 command=sys.argv,
                 started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -237,13 +240,21 @@ class RunDirectory:
                 )
         raise RunDirectoryError(f"while {self.path} was written, the directory was {where}")
 
-    def resume(self, config: Mapping[str, Any], *, timesteps: int, iteration: int) -> None:
+    def resume(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timesteps: int,
+        iteration: int,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
         """Go on from a checkpoint: write down the new configuration, cut the metrics back to it.
 
         Args:
             config: the algorithm's configuration, as JSON holds it.
             timesteps: of the checkpoint.
             iteration: of the checkpoint; metrics of later ones are removed.
+            defaults: see `create`; None: they are not known.
 
         Raises:
             RunDirectoryError: it can't be written, or is damaged.
@@ -256,7 +267,11 @@ class RunDirectory:
         kept = list(self._lines(until=iteration))
         text = "".join(json.dumps(line) + "\n" for line in kept)
         self._write_text("metrics.jsonl", text)
-        self._write_content(config=dict(config), resumed=[*self._content["resumed"], again])
+        self._write_content(
+            config=dict(config),
+            defaults=None if defaults is None else dict(defaults),
+            resumed=[*self._content["resumed"], again],
+        )
 
     def keep_choice(self, options: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """Write down what was chosen where the configuration leaves a choice: a resumed run must
@@ -406,33 +421,20 @@ class RunDirectory:
         """
         return list(self._lines())
 
-    def _lines(self, until: int | None = None) -> Iterator[dict[str, Any]]:
-        """The same up to an iteration, whatever follows: a crash may leave anything there."""
-        path = self.path / "metrics.jsonl"
-        if not self.has_metrics:
-            return
+    def sound_metrics(self) -> tuple[list[dict[str, Any]], str]:
+        """The same up to the first line that is damaged, and what is wrong with it; empty: none."""
+        lines: list[dict[str, Any]] = []
         try:
-            lines = read_regular(path).split(b"\n")
-        except OSError as error:
-            raise RunDirectoryError(f"{path} can't be read ({error.strerror})") from error
-        lines.pop()  # empty, or the process died in mid-write
-        last = 0
-        for number, text in enumerate(lines, 1):
-            if until is not None and last >= until:
-                return
-            if not text:
-                continue
-            try:
-                line = contents.line_of(documents.parse(text))
-                if line["iteration"] <= last:
-                    raise ValueError("`iteration` must be greater than in the line before")
-            except ValueError as error:
-                raise RunDirectoryError(
-                    f"{path} is damaged in line {number} ({error}): remove that line"
-                ) from error
-            last = line["iteration"]
-            if until is None or last <= until:
-                yield line
+            for line in self._lines():
+                lines.append(line)
+        except RunDirectoryError as error:
+            return lines, str(error)
+        return lines, ""
+
+    def _lines(self, until: int | None = None) -> Iterator[dict[str, Any]]:
+        """The same up to an iteration, whatever follows."""
+        if self.has_metrics:
+            yield from contents.lines_in(self.path / "metrics.jsonl", until)
 
     def load_policy(
         self, name: str = "last", *, is_trusted: bool = False

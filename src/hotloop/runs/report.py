@@ -27,12 +27,14 @@ class Evaluation:
         returns: undiscounted, of each episode.
         lengths: of each episode.
         is_best: whether no evaluation before had as high a mean.
+        info: the environment's own numbers, see `episode_info`.
     """
 
     timesteps: int
     returns: list[float]
     lengths: list[int]
     is_best: bool
+    info: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     @property
     def mean_return(self) -> float:
@@ -47,7 +49,19 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """As plain lists and numbers, for `metrics.jsonl`."""
         own = dataclasses.asdict(self)
+        if not own["info"]:
+            del own["info"]
         return {**own, "mean_return": self.mean_return, "std_return": self.std_return}
+
+
+def episode_info(episodes: Sequence[Episode]) -> dict[str, list[float | None]]:
+    """Return the environment's own numbers of episodes.
+
+    Returns:
+        By name, a number for each episode; None where it has none. Empty where none has any.
+    """
+    names = dict.fromkeys(name for episode in episodes for name in episode.info)
+    return {name: [episode.info.get(name) for episode in episodes] for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -77,11 +77,21 @@ def summarise(path: Path) -> RunSummary:
     if not (path / "config.json").exists():
         raise RunDirectoryError(f"{path} has no config.json: restore it, or remove the directory")
     run = RunDirectory.open(path)
-    content, lines = run.config, run.metrics()
+    return summary_of(run, run.metrics())
+
+
+def summary_of(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunSummary:
+    """Sum up a run that was read.
+
+    Args:
+        run: the run.
+        lines: of its metrics.
+    """
+    content, path = run.config, run.path
     returns = [float(x) for line in lines for x in line["episode_returns"]]
     evaluations = [line["evaluation"]["mean_return"] for line in lines if line.get("evaluation")]
     last = lines[-1] if lines else {"timesteps": 0, "elapsed_s": 0.0}
-    timesteps, elapsed_s = last["timesteps"], last["elapsed_s"] or 0.0
+    timesteps, elapsed_s = last["timesteps"], last.get("elapsed_s") or 0.0
     total_timesteps = content["config"]["total_timesteps"]
     recent = returns[-100:]
     return RunSummary(

@@ -5,6 +5,7 @@ What `metrics.jsonl` holds is what they get, as scalars over `timesteps`:
     charts/return charts/length charts/steps_per_s charts/learning_rate …
     losses/policy_loss losses/value_loss …
     eval/return eval/return_std eval/length
+    info/is_success eval/is_success …            the environment's own numbers
 
 A tracker that can't be opened stops a run before it begins. One that fails later does not: that is
 said once on standard error, and the run goes on without it; `metrics.jsonl` has everything.
@@ -108,6 +109,7 @@ def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
     if line.get("episode_returns"):
         scalars["charts/return"] = _mean(line["episode_returns"])
         scalars["charts/length"] = _mean(line["episode_lengths"])
+    scalars |= _info_scalars("info", line.get("episode_info"))
     if line["elapsed_s"] > 0:
         scalars["charts/steps_per_s"] = line["timesteps"] / line["elapsed_s"]
     for name, value in line.items():
@@ -119,7 +121,16 @@ def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
         scalars["eval/return_std"] = evaluation["std_return"]
         if evaluation.get("lengths"):
             scalars["eval/length"] = _mean(evaluation["lengths"])
+        scalars |= _info_scalars("eval", evaluation.get("info"))
     return {name: float(value) for name, value in scalars.items() if math.isfinite(value)}
+
+
+def _info_scalars(
+    group: str, info: Mapping[str, Sequence[float | None]] | None
+) -> dict[str, float]:
+    """Return the means of the environment's own numbers, over the episodes that have them."""
+    found = {name: [x for x in values if x is not None] for name, values in (info or {}).items()}
+    return {f"{group}/{name}": _mean(values) for name, values in found.items() if values}
 
 
 class _TensorBoard:

@@ -50,6 +50,7 @@ def make_environments(
             timing_dir=run.path / "timing",
             step_timeout_s=config.step_timeout_s,
             max_failures=config.max_failures,
+            log_info=config.log_info,
         )
     groups: list[VectorEnv] = []
     try:
@@ -64,6 +65,7 @@ def make_environments(
                     first_episode=first_episode,
                     stagger=stagger,
                     action_masks=action_masks,
+                    log_info=config.log_info,
                 )
             )
     except BaseException:

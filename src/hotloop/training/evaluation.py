@@ -12,6 +12,7 @@ from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import check_filmable, record_video
 from hotloop.runs import Evaluation, RunDirectory
+from hotloop.runs.report import episode_info
 from hotloop.timing import span
 from hotloop.training.position import BestEvaluation
 
@@ -51,6 +52,7 @@ class Evaluator:
                 env_kwargs=config.env_kwargs,
                 stream="evaluation",
                 action_masks=getattr(config, "action_masks", False),
+                log_info=config.log_info,
             )
             envs_to_close.append(self._envs)
         if config.eval_videos:
@@ -94,4 +96,5 @@ class Evaluator:
             returns=returns,
             lengths=[episode.length for episode in episodes],
             is_best=is_best,
+            info=episode_info(episodes),
         )

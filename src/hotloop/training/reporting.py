@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from hotloop.runs import (
     Result,
     RunDirectory,
 )
+from hotloop.runs.report import episode_info
 from hotloop.runs.tracking import Trackers, open_trackers
 from hotloop.system.crowding import Crowding
 from hotloop.timing import span
@@ -45,6 +47,9 @@ class Reporter:
         self._num_dropped = 0
         self._status: Literal["finished", "stopped", "failed"] = "failed"
         self._has_workers = False
+        # Of `log_info`: what no episode has had yet.
+        self._unseen: set[str] = set()
+        self._has_episodes = False
 
     @property
     def progress(self) -> ProgressPosition:
@@ -77,6 +82,7 @@ class Reporter:
             is_resumed: whether the run was begun before.
         """
         self._has_workers = bool(config.workers)
+        self._unseen = set(config.log_info)
         if config.track:
             with span("open_trackers"):
                 self._trackers = open_trackers(config.track, self._run, resumed=is_resumed)
@@ -97,7 +103,7 @@ class Reporter:
     ) -> dict[str, Any]:
         """Return what `metrics.jsonl` is to say of an iteration."""
         self._progress.add(episodes)
-        return {
+        line: dict[str, Any] = {
             "iteration": position.iteration,
             "timesteps": position.timesteps,
             "elapsed_s": round(self._progress.elapsed_s, 6),
@@ -106,6 +112,11 @@ class Reporter:
             **metrics,
             **self._accounts(),
         }
+        if info := episode_info(episodes):
+            line["episode_info"] = info
+            self._unseen -= info.keys()
+        self._has_episodes |= bool(episodes)
+        return line
 
     def log(self, timesteps: int, line: dict[str, Any]) -> None:
         """Write such a line, and tell the trackers."""
@@ -147,7 +158,15 @@ class Reporter:
         )
 
     def close(self, *, is_interrupted: bool) -> None:
-        """Close the trackers."""
+        """Close the trackers; tell what was to be logged and never came."""
+        if self._has_episodes and self._unseen and self._status != "failed":
+            names = ", ".join(f"'{name}'" for name in sorted(self._unseen))
+            warnings.warn(
+                f"`log_info` must name keys of the environment's `info`, but no episode that ended "
+                f"had {names}: look at what its `step` returns at an episode's last step",
+                stacklevel=2,
+            )
+            self._unseen.clear()
         if self._trackers is not None:
             self._trackers.close("stopped" if is_interrupted else self._status)
 

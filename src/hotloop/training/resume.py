@@ -14,7 +14,7 @@ from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import Network
 from hotloop.rollouts import Accounting
 from hotloop.runs import Checkpoint, RunDirectory
-from hotloop.training.options import RunOptions, changed_fields
+from hotloop.training.options import RunOptions, changed_fields, differing_defaults, to_json
 from hotloop.training.position import Position
 from hotloop.training.trained import located
 from hotloop.types import Array
@@ -159,19 +159,21 @@ def cut_back(run: RunDirectory, config: Any, resumed: Resumed | None, best: int 
 
     Args:
         run: its directory.
-        config: as JSON holds it, the new one.
+        config: the new one.
         resumed: None where the run was killed before it saved a checkpoint.
         best: the step of the best checkpoint until then; None for none.
     """
-    checkpoints = run.checkpoints
+    checkpoints, stored = run.checkpoints, to_json(config)
+    defaults = differing_defaults(config, stored)
     if resumed is None:
         checkpoints.clear()
-        run.resume(config, timesteps=0, iteration=0)
+        run.resume(stored, timesteps=0, iteration=0, defaults=defaults)
         return
     # In this order, so that nothing is lost by what fails or kills in between.
     position, checkpoint = resumed.position, resumed.checkpoint
     checkpoints.rewind(checkpoint, best=best)
-    run.resume(config, timesteps=position.timesteps, iteration=position.iteration)
+    at = {"timesteps": position.timesteps, "iteration": position.iteration}
+    run.resume(stored, **at, defaults=defaults)
     checkpoints.remove_later(checkpoint)
 
 

@@ -30,7 +30,7 @@ from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.environments import choose_workers, describe_workers, make_environments
 from hotloop.training.evaluation import Evaluator
-from hotloop.training.options import may_change, to_json
+from hotloop.training.options import differing_defaults, may_change, to_json
 from hotloop.training.position import Position
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import Resumed, check_network, cut_back, reopen
@@ -204,9 +204,7 @@ class Training:
         if self._is_resumed:
             best = self._evaluator.best
             with delayed_interrupt():
-                cut_back(
-                    self._run, to_json(config), resumed, None if best is None else best.timesteps
-                )
+                cut_back(self._run, config, resumed, None if best is None else best.timesteps)
         for one in learner.executions:
             one.tell = self._reporter.doing
         self._cores.begin()
@@ -344,6 +342,7 @@ def _trained(
                     seed=config.seed,
                     config=stored,
                     may_change=may_change(type(config)),
+                    defaults=differing_defaults(config, stored),
                     network=stored.get("network"),
                 )
             else:

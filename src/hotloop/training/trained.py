@@ -20,6 +20,7 @@ from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts import evaluation
 from hotloop.runs import RunDirectory
+from hotloop.runs.report import episode_info
 from hotloop.types import Episode
 
 
@@ -42,6 +43,11 @@ class Played:
     def lengths(self) -> list[int]:
         """Return the steps of each episode."""
         return [episode.length for episode in self.episodes]
+
+    @property
+    def info(self) -> dict[str, list[float | None]]:
+        """Return the environment's own numbers: by name, one for each episode, or None."""
+        return episode_info(self.episodes)
 
     @property
     def mean_return(self) -> float:
@@ -121,7 +127,7 @@ def evaluate(
         directory.check_trusted(is_trusted=trust, only_environment=True)
     network, snapshot, _ = directory.load_policy(name, is_trusted=trust)
     policy = ActingPolicy(network, snapshot)
-    config = {"num_envs": 1, "env_kwargs": {}, **directory.config["config"]}
+    config = {"num_envs": 1, "env_kwargs": {}, "log_info": (), **directory.config["config"]}
     own_kwargs = config["env_kwargs"] if env is None else {}
     environment = directory.config["env_id"] if env is None else env
     with closed_in_time() as to_close:
@@ -132,6 +138,7 @@ def evaluate(
             env_kwargs=own_kwargs if env_kwargs is None else env_kwargs,
             stream="evaluation",
             action_masks=network.obs_spec.mask_size > 0,
+            log_info=config["log_info"] if env is None else (),
         )
         to_close.append(envs)
         if envs.obs_spec != network.obs_spec or envs.action_spec != network.action_spec:

@@ -70,6 +70,32 @@ def check_equality(env, *, num_steps, num_fragments, num_workers=2, num_envs=2, 
     return num_episodes
 
 
+def test_numbers_of_the_environments_own_are_the_same():
+    # Episodes of 3 steps in fragments of 4, which go around both slots of the shared memory.
+    log_info = ["is_success", "x"]
+    told = []
+    with open_pool("tests.told_envs:make", 2, 2, log_info=log_info) as pool:
+        inline = make_inline("tests.told_envs:make", 2, 2, log_info=log_info)
+        ours, theirs = begin(pool, 4), begin(inline, 4)
+        for _ in range(6):
+            ours.collect()
+            theirs.collect()
+            episodes = ours.pop_episodes()
+            assert episodes == theirs.pop_episodes()
+            told += [one.info for one in episodes]
+        inline.close()
+    assert len(told) == 32
+    assert told[-1] == {"is_success": 1.0, "x": 1.5, "angle": 0.25, "hits": 8.0}
+
+
+def test_numbers_that_are_none_end_the_run_at_once():
+    kwargs = {"info": {"bad": [1, 2]}}
+    with open_pool("tests.told_envs:make", 2, 1, env_kwargs=kwargs, log_info=["bad"]) as pool:
+        rollout = begin(pool, 4)
+        with pytest.raises(ConfigError, match=r"`log_info` must name numbers, but `info\['bad'\]`"):
+            rollout.collect()
+
+
 def test_discrete_actions_are_the_same():
     # Fragments whose length is no divisor of 256, for which noise is drawn ahead.
     assert check_equality("CartPole-v1", num_steps=20, num_fragments=15, stagger=4) > 10

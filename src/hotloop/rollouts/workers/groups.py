@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from hotloop.rollouts.state import GroupState, History, RolloutPosition, running_episodes
 from hotloop.rollouts.workers.shared_memory import NUM_SLOTS
-from hotloop.types import Array, Episode, Fragment
+from hotloop.types import NO_INFO, Array, Episode, Fragment
 
 
 class Group:
@@ -85,12 +85,19 @@ class Group:
             own = running_episodes(arrays, position.episodes)[first : first + len(self._episodes)]
             self._history.resume(own, self._running())
 
-    def take(self, fragment: Fragment, table: Array) -> list[Episode]:
+    def take(
+        self,
+        fragment: Fragment,
+        table: Array,
+        read_info: Callable[[int, int], Mapping[str, float]],
+    ) -> list[Episode]:
         """Take in the next rows; those that follow on nothing are marked in `fragment`.
 
         Args:
             fragment: the rows.
             table: (T, N) of `EPISODE_DTYPE`, what the worker noted of them.
+            read_info: gives the numbers of the episode that ended in a row, counted from the start
+                of the run, of environment 0 … N − 1.
 
         Returns:
             The episodes that ended in them.
@@ -99,7 +106,7 @@ class Group:
         since = 0
         if self.cuts or self._lost or not fragment.valid.all():
             since = self._mark_cuts(fragment, start, stop)
-        episodes = self._follow(fragment, table, since)
+        episodes = self._follow(fragment, table, since, start, read_info)
         self.taken, self._obs = stop, fragment.last_obs
         if self._can_replay:
             self._history.add(fragment.action, self._running())
@@ -124,7 +131,14 @@ class Group:
             fragment.restarted_envs = tuple(np.flatnonzero(anew[0] & ~self._has_ended).tolist())
         return since
 
-    def _follow(self, fragment: Fragment, table: Array, since: int) -> list[Episode]:
+    def _follow(
+        self,
+        fragment: Fragment,
+        table: Array,
+        since: int,
+        start: int,
+        read_info: Callable[[int, int], Mapping[str, float]],
+    ) -> list[Episode]:
         """Know which episodes are running now; gives those that ended."""
         ended = fragment.terminated | fragment.truncated | ~fragment.valid
         self._has_ended = ended[-1]
@@ -136,8 +150,9 @@ class Group:
         is_noted = table["length"] > 0
         episodes: list[Episode] = []
         for t, i in np.argwhere(is_noted).tolist():
-            total, length, episode, _ = table[t, i].item()
-            episodes.append(Episode(self._first_env + i, episode, total, length))
+            total, length, episode, _, num_infos = table[t, i].item()
+            info = read_info(start + t, i) if num_infos else NO_INFO
+            episodes.append(Episode(self._first_env + i, episode, total, length, info))
         if self._can_replay:  # else a row that is not valid is the reset after an end
             is_noted |= ~fragment.valid
         for i in range(len(self._episodes)):

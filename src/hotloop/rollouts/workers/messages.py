@@ -24,6 +24,7 @@ class Greeting:
     first_episode: int
     stagger: int
     action_masks: bool = False
+    log_info: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class WorkerPool:
             before it is replaced; None: for ever. Making environments, a process's first row and
             evaluating may take a minute at least.
         max_failures: how often in all an environment or a worker is replaced.
+        log_info: see `make_vec`.
 
     Attributes:
         supervisor: of the workers.
@@ -67,6 +68,7 @@ class WorkerPool:
         timing_dir: str | Path | None = None,
         step_timeout_s: float | None = 300.0,
         max_failures: int = 100,
+        log_info: Sequence[str] = (),
     ) -> None:
         for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
             if value < 1:
@@ -101,6 +103,7 @@ class WorkerPool:
             first_episode=first_episode,
             stagger=stagger,
             action_masks=action_masks,
+            log_info=list(log_info),
         )
         self.supervisor = Supervisor(
             greeting, num_workers, step_timeout_s=step_timeout_s, max_failures=max_failures

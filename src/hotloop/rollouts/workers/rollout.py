@@ -299,7 +299,7 @@ class ProcessRollout:
         memory, group = self._memory[worker], self._groups[worker]
         fragment, versions, episodes = memory.copy(group.taken, group.taken + num_rows)
         size, num_valid = fragment.valid.size, int(np.count_nonzero(fragment.valid))
-        self._episodes += group.take(fragment, episodes)
+        self._episodes += group.take(fragment, episodes, memory.read_info)
         self.num_transitions += num_valid
         self._trained += num_valid
         if num_valid < size:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from hotloop.envs.numbers import MOST_NUMBERS, NAME_BYTES
 from hotloop.errors import ConfigError
 from hotloop.policies import Network, ObsScale, PolicySnapshot
 from hotloop.rollouts.collector import Slot
@@ -42,7 +44,10 @@ NOBODY_WAITS = 2**62
 # What a row says of an episode that ended in it; no length: none did. And, where an episode ended
 # or an environment failed in it, the number of the episode that runs after it.
 EPISODE_DTYPE = np.dtype(
-    [("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8"), ("following", "i8")]
+    [
+        *(("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8"), ("following", "i8")),
+        ("num_infos", "i8"),  # the environment's own numbers of it, which stand beside
+    ]
 )
 
 
@@ -151,6 +156,9 @@ class WorkerMemory:
         slots: two.
         versions: int64, (T,) for each slot: of the policy that acted.
         episodes: `EPISODE_DTYPE`, (T, N) for each slot.
+        infos: float64, (T, N, K) for each slot, the environment's own numbers of episodes in the
+            order of their names, NaN: none. Only what ends an episode is written and read.
+        info_names: bytes, (K,), the names of these numbers as they came up; empty: not yet.
     """
 
     def __init__(
@@ -167,6 +175,10 @@ class WorkerMemory:
         self.episodes = [
             arena.zeros((num_steps, num_envs), EPISODE_DTYPE) for _ in range(NUM_SLOTS)
         ]
+        self.infos = [
+            arena.zeros((num_steps, num_envs, MOST_NUMBERS), np.float64) for _ in range(NUM_SLOTS)
+        ]
+        self.info_names = arena.zeros((MOST_NUMBERS,), f"S{NAME_BYTES}")
         self._columns = [
             (*(getattr(slot.fragment, name) for name in PER_STEP), versions, episodes)
             for slot, versions, episodes in zip(
@@ -177,6 +189,31 @@ class WorkerMemory:
     def place(self, row: int) -> tuple[int, int]:
         """Slot and step of a row."""
         return (row // self.num_steps) % NUM_SLOTS, row % self.num_steps
+
+    def write_info(self, row: int, i: int, info: Mapping[str, float]) -> None:
+        """Note an environment's numbers of its episode that ended in a row."""
+        which, t = self.place(row)
+        numbers = self.infos[which][t, i]
+        numbers.fill(np.nan)
+        names = self.info_names.tolist()
+        for name, value in info.items():
+            encoded = name.encode()
+            if encoded not in names:
+                free = names.index(b"") if b"" in names else -1
+                if free < 0:  # those that a process before this one has met
+                    continue
+                self.info_names[free] = names[free] = encoded
+            numbers[names.index(encoded)] = value
+
+    def read_info(self, row: int, i: int) -> dict[str, float]:
+        """The same, by name; before the row's place is given free."""
+        which, t = self.place(row)
+        numbers, names = self.infos[which][t, i].tolist(), self.info_names.tolist()
+        return {
+            name.decode(): value
+            for name, value in zip(names, numbers, strict=True)
+            if name and value == value
+        }
 
     def copy(self, start: int, stop: int) -> tuple[Fragment, Array, Array]:
         """Rows `start` … `stop` − 1, at most as many as both slots hold.

@@ -96,6 +96,7 @@ def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
             on_failure=on_failure,
             num_threads=1,
             action_masks=greeting.action_masks,
+            log_info=greeting.log_info,
         )
     try:
         channel.send(
@@ -227,7 +228,10 @@ class Worker:
             table = self._table[t]
             first_env = self._memory.slots[0].fragment.first_env
             for one in episodes:
-                table[one.env - first_env] = one.undiscounted_return, one.length, one.episode, 0
+                i = one.env - first_env
+                table[i] = one.undiscounted_return, one.length, one.episode, 0, len(one.info)
+                if one.info:
+                    self._memory.write_info(self._row, i, one.info)
             table["following"] = running = self._running()
             self._note_episodes(running)
         self._row += 1

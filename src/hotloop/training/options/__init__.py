@@ -48,7 +48,7 @@ from hotloop.training.options.groups import (
     TaskOptions,
     WorkerOptions,
 )
-from hotloop.training.options.stored import changed_fields, from_stored, to_json
+from hotloop.training.options.stored import changed_fields, differing_defaults, from_stored, to_json
 
 __all__ = [
     "FINITE",
@@ -88,6 +88,7 @@ __all__ = [
     "Trackers",
     "WorkerOptions",
     "changed_fields",
+    "differing_defaults",
     "from_stored",
     "may_change",
     "to_json",

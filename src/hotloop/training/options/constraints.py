@@ -26,6 +26,7 @@ from typing import (
     get_type_hints,
 )
 
+from hotloop.envs.numbers import MOST_NUMBERS, is_name
 from hotloop.errors import ConfigError, UnknownNameError, shortened
 from hotloop.ops.schedules import Schedule, as_schedule
 
@@ -97,6 +98,14 @@ def _are_trackers(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(x in ("tensorboard", "wandb") for x in value)
 
 
+def _are_info_names(value: Any) -> bool:
+    return (
+        isinstance(value, (tuple, list))
+        and all(is_name(x) and "," not in x for x in value)
+        and len(set(value)) == len(value) <= MOST_NUMBERS
+    )
+
+
 INTEGER: Final = Constraint("be an integer", _is_int)
 POSITIVE: Final = Constraint("be positive and finite", lambda x: _is_finite(x) and x > 0)
 NOT_NEGATIVE: Final = Constraint("be finite and not negative", lambda x: _is_finite(x) and x >= 0)
@@ -120,6 +129,10 @@ Sizes = Annotated[tuple[int, ...], Constraint("be positive integers", _are_count
 Trackers = Annotated[
     tuple[Literal["tensorboard", "wandb"], ...],
     Constraint("name 'tensorboard', 'wandb' or both", _are_trackers),
+]
+InfoNames = Annotated[
+    tuple[str, ...],
+    Constraint(f"name up to {MOST_NUMBERS} keys of `info`, each once", _are_info_names),
 ]
 JsonObject = Annotated[dict[str, Any], Constraint("be a dict that JSON can hold", _is_json_object)]
 Factory: TypeAlias = str | Callable[..., Any]

@@ -34,6 +34,7 @@ from hotloop.training.options.constraints import (
     Fraction,
     Hint,
     Importable,
+    InfoNames,
     JsonObject,
     Natural,
     NotNegative,
@@ -196,6 +197,9 @@ class SaveOptions(Options):
     """How many checkpoints to keep besides the last and the best."""
     track: Annotated[Trackers, MAY_CHANGE] = ()
     """Log metrics there too."""
+    log_info: Annotated[InfoNames, MAY_CHANGE] = ()
+    """Keys of the environment's `info` to log, at the last step of each episode: is_success,…;
+    numbers in info["episode"] are logged anyway."""
     runs_dir: Annotated[str, MAY_CHANGE] = "runs"
     """Where run directories are made."""
     run_dir: Annotated[str | None, MAY_CHANGE] = None

@@ -28,6 +28,23 @@ def to_json(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(options, default=_importable_name))
 
 
+def differing_defaults(config: Any, stored: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the defaults of those options that have another value, as JSON holds them.
+
+    Args:
+        config: the configuration.
+        stored: the same, from `to_json`.
+
+    Returns:
+        By name; None where a configuration of one's own can't be made of defaults alone.
+    """
+    try:
+        defaults = to_json(type(config)())
+    except (TypeError, ValueError):
+        return None
+    return {name: defaults[name] for name, value in stored.items() if value != defaults[name]}
+
+
 def _importable_name(named: Any) -> str:
     """Return a name that a class or function of a script is found by, too."""
     module, _, name = name_of(named).partition(":")

@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hotloop.profiler.render import text, words
 from hotloop.profiler.render.findings import Findings
@@ -26,84 +27,147 @@ from hotloop.profiler.session.stages import STAGES, Stages
 from hotloop.profiler.session.throughput import Throughput
 from hotloop.system.files import written_whole
 
-__all__ = ["render", "write"]
+__all__ = ["Before", "Section", "render", "write"]
 
 # Of each kind of threads: lines that are shown with what stands around them, and all together.
 _TOP_LINES, _MOST_LINES = 5, 20
+_NO_SCRIPT = (
+    "<noscript><p>Pictures need JavaScript; the tables are complete without it.</p></noscript>"
+)
 
 
-def write(source: Session | Findings, path: str | os.PathLike[str]) -> None:
+class Section(NamedTuple):
+    """A section of the page.
+
+    Attributes:
+        name: its anchor's.
+        title: a text.
+        inside: HTML; empty: there is nothing to show.
+    """
+
+    name: str
+    title: str
+    inside: str
+
+
+class Before(NamedTuple):
+    """What stands before the profile: of a run, what it has learned.
+
+    Attributes:
+        overview: a sentence.
+        figures: the few numbers that one looks for first, by their names.
+        sections: before those of the profile.
+    """
+
+    overview: str
+    figures: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+
+
+def write(
+    source: Session | Findings | None,
+    path: str | os.PathLike[str],
+    before: Before | None = None,
+) -> None:
     """Write the page.
+
+    Args:
+        source: what is reported of; None: nothing was recorded, and the page has `before` alone.
+        path: the file.
+        before: what stands before it.
 
     Raises:
         OutputError: it can't be written.
     """
-    page = render(source)
+    page = render(source, before)
     with written_whole(Path(path)) as aside:
         # File names of a program may hold what no encoding has.
         aside.write_text(page, encoding="utf-8", errors="replace")
 
 
-def render(source: Session | Findings) -> str:
-    """The page."""
-    found = Findings.of(source)
-    session, steps, waste = found.session, found.throughput, found.lockstep
-    carried = {
-        "timeline": pictures.timeline(session),
-        "throughput": pictures.throughput_line(session, steps) if steps else None,
-        "lockstep": pictures.lockstep_line(session, waste) if waste else None,
-    }
-    sections = [
-        ("diagnosis", "Diagnosis", _diagnoses(found)),
-        ("lines", "Your lines", _lines(found)),
-        ("functions", "Functions", _functions(found)),
-        ("stages", "Stages", _stages(session.main, found.stages(session.main))),
-        ("timeline", "Timeline", _timeline(found)),
-        ("throughput", "Throughput", _throughput(steps)),
-        ("lockstep", "Waiting in lock-step", _lockstep(waste)),
-        ("trees", "Where the time went", _trees(session)),
-        ("notes", "What is missing", _notes(session)),
-    ]
-    shown = [section for section in sections if section[2]]
+def render(source: Session | Findings | None, before: Before | None = None) -> str:
+    """The page; see `write`."""
+    found = None if source is None else Findings.of(source)
+    sections = [*(before.sections if before else ()), *(_profile(found, before) if found else ())]
+    shown = [section for section in sections if section.inside]
     links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, _ in shown)
     body = "\n".join(
         f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>\n'
         f"{inside}</section>"
         for name, title, inside in shown
     )
-    style, script = _part("page.css"), _part("page.js")
+    script = _part("page.js") if found else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    command = words.one_line(" ".join(session.command)) or session.main.name
+    if before is not None:
+        kind, title, overview = "run", before.overview, before.overview
+        figures = _figure_list(before.figures)
+    else:
+        assert found is not None
+        command = words.one_line(" ".join(found.session.command)) or found.session.main.name
+        kind, title, overview = "profile", command, text.overview(found)
+        figures = _figure_list(_figures(found))
+    media = "; img-src data:; media-src data:" if before else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
-style-src 'unsafe-inline'; script-src 'sha256-{digest}'">
+style-src 'unsafe-inline'; script-src 'sha256-{digest}'{media}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{escaped(command)} – hotloop profile</title>
-<style>{style}</style>
+<title>{escaped(title)} – hotloop {kind}</title>
+<style>{_part("page.css")}</style>
 </head>
 <body>
 <header>
 <a class="skip" href="#report">Skip to the report</a>
-<h1>hotloop profile</h1>
-<p class="overview">{escaped(text.overview(found))}</p>
-{_figures(found)}
+<h1>hotloop {kind}</h1>
+<p class="overview">{escaped(overview)}</p>
+{figures}
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 <p id="failure" role="alert" hidden></p>
-<noscript><p>Pictures need JavaScript; the tables are complete without it.</p></noscript>
+{_NO_SCRIPT if found else ""}
 </header>
 <main id="report">
 {body}
 </main>
-<footer><p>{escaped(text.cost(session))}.</p></footer>
-<script type="application/json" id="session">{_json(carried)}</script>
-<script>{script}</script>
+{_end(found, script) if found else ""}
 </body>
 </html>
 """
+
+
+def _end(found: Findings, script: str) -> str:
+    """What recording took, and what pictures are drawn from."""
+    session, steps, waste = found.session, found.throughput, found.lockstep
+    carried = {
+        "timeline": pictures.timeline(session),
+        "throughput": pictures.throughput_line(session, steps) if steps else None,
+        "lockstep": pictures.lockstep_line(session, waste) if waste else None,
+    }
+    return f"""<footer><p>{escaped(text.cost(session))}.</p></footer>
+<script type="application/json" id="session">{_json(carried)}</script>
+<script>{script}</script>"""
+
+
+def _profile(found: Findings, before: Before | None) -> list[Section]:
+    """Sections of where the time went."""
+    session, steps, waste = found.session, found.throughput, found.lockstep
+    speed = ""
+    if before is not None:  # else it stands above all sections
+        speed = f"<p>{escaped(text.overview(found))}</p>{_figure_list(_figures(found))}"
+    return [
+        Section("speed", "Speed", speed),
+        Section("diagnosis", "Diagnosis", _diagnoses(found)),
+        Section("lines", "Your lines", _lines(found)),
+        Section("functions", "Functions", _functions(found)),
+        Section("stages", "Stages", _stages(session.main, found.stages(session.main))),
+        Section("timeline", "Timeline", _timeline(found)),
+        Section("throughput", "Throughput", _throughput(steps)),
+        Section("lockstep", "Waiting in lock-step", _lockstep(waste)),
+        Section("trees", "Where the time went", _trees(session)),
+        Section("notes", "What is missing", _notes(session)),
+    ]
 
 
 def _part(name: str) -> str:
@@ -119,7 +183,7 @@ def _json(carried: object) -> str:
 # --- sections: HTML, or empty where there is nothing to show --------------------------------------
 
 
-def _figures(found: Findings) -> str:
+def _figures(found: Findings) -> list[tuple[str, str]]:
     """The few numbers that one looks for first."""
     session, steps, start_up_ns = found.session, found.throughput, found.start_up_ns
     wall = max(1e-9, (session.end_ns - session.start_ns) / 1e9)
@@ -139,6 +203,10 @@ def _figures(found: Findings) -> str:
     if own.by_stage:
         largest = max(own.by_stage, key=own.share)
         figures.append((f"most of it: {STAGES[largest]}", f"{own.share(largest):.0%}"))
+    return figures
+
+
+def _figure_list(figures: Sequence[tuple[str, str]]) -> str:
     items = "".join(
         f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in figures
     )

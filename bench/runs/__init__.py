@@ -1,0 +1,1 @@
+"""Runs: what reading one takes."""
