@@ -18,7 +18,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -79,9 +78,7 @@ def learn(task: str, total: int, seed: int, folder: Path, more: list[str]) -> di
     command = [*hotloop, "train", algorithm, *where, "--total-timesteps", str(total), *more]
     if (run_dir / "checkpoints").exists():
         command = [*hotloop, "resume", str(run_dir)]
-    began_s = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    took_s = time.monotonic() - began_s
     command = [*hotloop, "eval", str(run_dir), "--episodes", "100", "--json"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     evaluation = json.loads(done.stdout)
@@ -91,7 +88,7 @@ def learn(task: str, total: int, seed: int, folder: Path, more: list[str]) -> di
         "mean_return": round(evaluation["mean_return"], 1),
         "std_return": round(evaluation["std_return"], 1),
         "curve": curve(*episodes_of(run), total),
-        "took_s": round(took_s),
+        "took_s": round(run.metrics()[-1]["elapsed_s"]),
     }
 
 
@@ -214,6 +211,7 @@ def main() -> int:
         wanted += [(task, seed) for seed in range(1, arguments.seeds + 1) if seed not in kept]
     # Seeds of one preset learn the same graph, and each has a core of its own.
     more = ["--compile", "on", "--torch-threads", "1"]
+    has_failed = False
     with ThreadPoolExecutor(arguments.jobs) as pool:
         trainings = {
             pool.submit(
@@ -222,11 +220,17 @@ def main() -> int:
             for task, seed in wanted
         }
         for training in as_completed(trainings):
-            task, run = trainings[training], training.result()
+            task = trainings[training]
+            try:
+                run = training.result()
+            except subprocess.CalledProcessError as error:  # the others go on
+                print(f"{task}: {error}", file=sys.stderr, flush=True)
+                has_failed = True
+                continue
             print(task, json.dumps({**run, "curve": "…"}, ensure_ascii=False), flush=True)
             runs = [*results[task]["runs"], run]
             results[task]["runs"] = sorted(runs, key=lambda one: one["seed"])
             told = {name: results[name] for name in there if results.get(name, {}).get("runs")}
             storage.save("presets", {"presets": told})
     draw(picture)
-    return 0
+    return int(has_failed)
