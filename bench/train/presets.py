@@ -148,6 +148,7 @@ def draw(path: Path) -> None:
     """Draw the stored curves, a panel a preset: each seed thin, their interquartile mean thick."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     from hotloop.runs.comparison import over_seeds
 
@@ -171,6 +172,7 @@ def draw(path: Path) -> None:
             axes.axhline(ZOO[task][0], color="C1", linewidth=0.8, linestyle="--")
         axes.set_title(task.replace(":", ", "), fontsize="small", parse_math=False)
         axes.tick_params(labelsize="x-small")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.3)
     figure.supxlabel("steps", fontsize="small")
     figure.supylabel("undiscounted return of training episodes", fontsize="small")

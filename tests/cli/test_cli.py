@@ -279,7 +279,9 @@ def test_eval_plays_other_episodes_than_training(capsys, tmp_path, monkeypatch):
         trained, "make_vec", lambda *args, **kw: (seen.append(kw), make_vec(*args, **kw))[1]
     )
     assert run(capsys, "eval", run_dir, "--episodes", 2)[0] == 0
-    assert seen == [{"seed": 4, "env_kwargs": {}, "stream": "evaluation"}]
+    assert [(one["seed"], one["env_kwargs"], one["stream"]) for one in seen] == [
+        (4, {}, "evaluation")
+    ]
 
 
 def test_eval_refuses_other_spaces(capsys, tmp_path):

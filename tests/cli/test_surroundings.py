@@ -41,11 +41,12 @@ def assert_whole(run_dir):
 COMMANDS = [
     f"train ppo {SHORT} --run-dir runs/a",
     "resume runs/a --total-timesteps 3000",
+    f"train ppo {SHORT} --seed 2 --run-dir runs/b",
     "eval runs/a --episodes 2",
     "runs",
     "plot runs",
     "report runs/a",
-    "compare runs/a runs/a",
+    "compare runs/a runs/b",
     "export runs/a --format numpy",
     "--help",
     "train --help",

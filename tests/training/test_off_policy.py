@@ -467,7 +467,9 @@ def test_a_batch_without_replacement_holds_nothing_twice(tmp_path, monkeypatch, 
 )
 def test_updates_are_made_when_they_are_due(tmp_path, monkeypatch, options, updates):
     rounds, draw = [], Replay.draw
-    monkeypatch.setattr(Replay, "draw", lambda self, n: (rounds.append(n), draw(self, n))[1])
+    monkeypatch.setattr(
+        Replay, "draw", lambda self, n, *how: (rounds.append(n), draw(self, n, *how))[1]
+    )
     result = train(dqn, tmp_path, total_timesteps=100, report_interval=10, **options)
     got = [int(line["num_updates"]) for line in lines_of(result)]
     if updates is None:

@@ -348,4 +348,4 @@ def test_the_command(tmp_path, capsys) -> None:
     assert lines["update"].endswith("faster")
     assert "no difference that can be told from noise" in lines["env_step"]
     assert main(["compare", paths[0], str(tmp_path / "none")]) == 1
-    assert "there is none" in capsys.readouterr().err
+    assert "which does not exist" in capsys.readouterr().err
