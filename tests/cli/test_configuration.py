@@ -70,6 +70,9 @@ def test_by_the_command_line(capsys, tmp_path):
     assert code == 0
     assert f"next: hotloop train ppo --config {path}" in out
     assert sorted(os.listdir(tmp_path)) == ["fast.toml"]  # nothing was trained
+    seeds = run(capsys, "train", "ppo", "--seeds=1-3", "--jobs", 2, "--save-config", path)[1]
+    assert f"next: hotloop train ppo --config {path} --seeds 1-3 --jobs 2" in seeds
+    code, out, _ = run(capsys, "train", "ppo", *saving)
     text = path.read_text()
     assert 'algorithm = "ppo"' in text
     assert "run_dir" not in text

@@ -51,7 +51,7 @@ def make_run(
                 "episode_lengths": [10] * len(ended),
                 "policy_loss": 0.25,
             }
-            if k < len(evaluations):
+            if k < len(evaluations) and evaluations[k] is not None:
                 line["evaluation"] = {"mean_return": evaluations[k], "std_return": 1.0}
             file.write(json.dumps(line) + "\n")
     return path

@@ -1,6 +1,5 @@
-from pathlib import Path
+"""Sides of runs, and what each has learned at equal steps."""
 
-import numpy as np
 import pytest
 
 from hotloop.errors import ConfigError, RunDirectoryError
@@ -62,6 +61,19 @@ def test_evaluations_stand_apart(tmp_path):
     assert [row.middle for row in tables[1].rows] == [5.0, 7.0]
     (only,) = compared(*sides, metric="policy_loss").tables
     assert only.level is None  # more of it is not better
+
+
+def test_what_a_run_has_none_of_until_then_is_no_loss(tmp_path):
+    often = make_run(tmp_path / "often", returns=[[1.0]] * 3, evaluations=[1.0, 2.0, 3.0])
+    late = [None] * 5 + [9.0]
+    rarely = make_run(tmp_path / "rarely", returns=[[1.0]] * 10, evaluations=late)
+    found = compared(often, rarely)
+    assert [table.metric for table in found.tables] == ["return"]
+    assert any("a run of B" in note and "until step 3,000" in note for note in found.notes)
+    assert not compared(often, rarely, metric="evaluation").tables
+    short = make_run(tmp_path / "short", returns=[[1.0]] * 2)
+    ends_late = make_run(tmp_path / "ends_late", returns=[[], [], [], [4.0]])
+    assert not compared(short, ends_late).tables
 
 
 def test_several_environments(tmp_path):
@@ -126,13 +138,3 @@ def test_no_episode_ended(tmp_path):
 
 def test_letters():
     assert [letter(k) for k in (0, 1, 25, 26, 27)] == ["A", "B", "Z", "A2", "B2"]
-
-
-def test_a_seed_without_a_value_gives_none(tmp_path):
-    """Its first episode ended after the steps that all have."""
-    a = make_run(tmp_path / "a", returns=[[1.0]] * 2)
-    b = make_run(tmp_path / "b", returns=[[], [], [], [4.0]])
-    (table,) = compared(a, b).tables
-    assert table.level is None
-    assert np.isnan(table.rows[1].middle)
-    assert isinstance(sides_of([a, b])[0].path, Path)

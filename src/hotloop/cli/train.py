@@ -94,7 +94,11 @@ def run(args: list[str]) -> int:
 
         path = own["--save-config"]
         configuration.save(path, config, args[0])
-        print(f"configuration: {path}\nnext: hotloop train {args[0]} --config {shlex.quote(path)}")
+        command = f"hotloop train {args[0]} --config {shlex.quote(path)}"
+        for option in ("--seeds", "--jobs"):  # the command's own, which no configuration holds
+            if own[option] is not None:
+                command += f" {option} {shlex.quote(str(own[option]))}"
+        print(f"configuration: {path}\nnext: {command}")
         return 0
     if own["--seeds"] is None:
         if own["--jobs"] is not None:

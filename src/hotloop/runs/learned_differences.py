@@ -6,7 +6,6 @@ side, as Agarwal et al. 2021, arXiv:2108.13264, do within each task.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +81,7 @@ class Learned:
     @property
     def verdict(self) -> str:
         """What the interval of the difference says."""
-        if self.difference is None or math.isnan(self.difference):
+        if self.difference is None:
             return ""
         if self.difference_band is None:
             return "one seed: nothing told from chance"
@@ -199,7 +198,15 @@ def learning(sides: Sequence[Side], *, metric: str | None = None) -> Learning:
                 if without:
                     notes.append(f"{env_id}: {name} is not compared, {', '.join(without)} lacks it")
                     continue
-                table, late = _table(env_id, name, sides, has_all)
+                end = min(group.end for group in has_all)
+                late = [group.late(end) for group in has_all]
+                if early := [s.told for s, x in zip(sides, late, strict=True) if np.isnan(x).any()]:
+                    notes.append(
+                        f"{env_id}: {name} is not compared, a run of {', '.join(early)} has none "
+                        f"until step {end:,.0f}, as far as all go"
+                    )
+                    continue
+                table = _table(env_id, name, sides, has_all, end, late)
                 tables.append(table)
                 values.setdefault(name, []).append(late)
     notes += _few(tables)
@@ -247,12 +254,15 @@ def _groups(
 
 
 def _table(
-    env_id: str, metric: str, sides: Sequence[Side], groups: Sequence[Group]
-) -> tuple[Table, list[Array]]:
-    end = min(group.end for group in groups)
-    late = [group.late(end) for group in groups]
+    env_id: str,
+    metric: str,
+    sides: Sequence[Side],
+    groups: Sequence[Group],
+    end: float,
+    late: Sequence[Array],
+) -> Table:
     middles = [float(interquartile_mean(one)) for one in late]
-    level = min(middles) if metric in _GAINS and not any(map(math.isnan, middles)) else None
+    level = min(middles) if metric in _GAINS else None
     points, width = grid(list(groups))
     points = np.append(points[points < end], end)
     rows: list[Learned] = []
@@ -284,7 +294,7 @@ def _table(
                 steps_to=None if level is None else _steps_to(group, level, points, width),
             )
         )
-    return Table(env_id=env_id, metric=metric, end=end, level=level, rows=rows), late
+    return Table(env_id=env_id, metric=metric, end=end, level=level, rows=rows)
 
 
 def _steps_to(group: Group, level: float, points: Array, width: float) -> float | None:
