@@ -73,7 +73,7 @@ def test_options_that_are_given_come_before_the_preset(capsys):
 def test_where_everything_is_given_nothing_is_told(capsys):
     config = parsed(
         *("dqn", "--total-timesteps", "5000", "--learning-starts", "100"),
-        *("--update-to-data", "0.1", "--target-interval", "500"),
+        *("--update-to-data", "0.1", "--target-interval", "500", "--learning-rate", "2.5e-4"),
     )
     assert (config.total_timesteps, config.learning_starts) == (5000, 100)
     assert capsys.readouterr().out == ""

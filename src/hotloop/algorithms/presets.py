@@ -117,11 +117,13 @@ TD3: Presets = {
 }
 
 DQN: Presets = {
-    # A fifth of the steps that CleanRL takes, and twice its updates.
+    # A fifth of the steps that CleanRL takes, and twice its updates. With a rate that stays, what
+    # was learned comes and goes: 363 over five seeds in the end.
     "CartPole-v1": {
         "total_timesteps": 100_000,
         "learning_starts": 1_000,
         "update_to_data": 1.0,
+        "learning_rate": linear(5e-4, 0.0),
         "target_interval": 200,
     },
     "MountainCar-v0": {  # the zoo's
