@@ -76,7 +76,7 @@ PPO: Presets = {
     "Walker2d-v5": _MUJOCO,
     "Reacher-v5": _MUJOCO,
     "InvertedPendulum-v5": {**_MUJOCO, "total_timesteps": 300_000},
-    "Swimmer-v5": {  # the zoo's discount, without which it is not learned
+    "Swimmer-v5": {  # the zoo's environments, rate, discount and λ
         **_MUJOCO,
         "num_envs": 4,
         "num_steps": 1024,
@@ -117,8 +117,8 @@ TD3: Presets = {
 }
 
 DQN: Presets = {
-    # A fifth of the steps that CleanRL takes, and twice its updates. With a rate that stays, what
-    # was learned comes and goes: 363 over five seeds in the end.
+    # A fifth of the steps that CleanRL takes, and twice its updates. The rate falls: with one that
+    # stays, what was learned comes and goes.
     "CartPole-v1": {
         "total_timesteps": 100_000,
         "learning_starts": 1_000,
@@ -139,7 +139,7 @@ DQN: Presets = {
         "epsilon_end": 0.07,
         "hidden_sizes": (256, 256),
     },
-    "LunarLander-v3": {  # the zoo's, but for rounds of one update
+    "LunarLander-v3": {  # the zoo's
         "total_timesteps": 100_000,
         "learning_starts": 1_000,
         "buffer_size": 50_000,

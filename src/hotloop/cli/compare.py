@@ -196,7 +196,7 @@ def _number(value: float, sign: str = "") -> str:
 
 
 def _percent(share: float | None, band: Interval) -> str:
-    if share is None or math.isnan(share):
+    if share is None:  # of A itself
         return "–"
     return f"{share:.0%}" if band is None else f"{share:.0%} ({band[0]:.0%} to {band[1]:.0%})"
 
