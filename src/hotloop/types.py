@@ -53,7 +53,7 @@ class StepArrays(NamedTuple):
 # The fields of a fragment that have a row for each step.
 PER_STEP = (
     *("obs", "action", "reward", "terminated", "truncated", "valid", "next_obs"),
-    *("value", "next_value", "log_prob"),
+    *("value", "next_value", "log_prob", "memory"),
 )
 
 
@@ -73,8 +73,9 @@ class Fragment:
         next_value: float32, (T, N), V(next_obs) under the policy that acted; 0 where terminated.
         log_prob: float32, (T, N), log π(action | obs) under the policy that acted.
         last_obs: (N, *obs_shape), what to act on after the last step.
-        memory: float32, (N, M), what the network remembered before the first step; M is its
-            `memory_size`, 0 for perceptrons.
+        memory: float32, (T, N, M), what the network remembered before each step, 0 where an episode
+            begins; M is its `memory_size`, 0 of a network without memory.
+        last_memory: (N, M), what it remembers after the last step, 0 where the episode ended.
         policy_version: version of the policy that acted; the oldest one, if it changed on the way.
         first_env: number of its first environment, counted over all workers.
         restarted_envs: environments, 0 … N − 1, whose first row here follows on nothing: the
@@ -93,6 +94,7 @@ class Fragment:
     log_prob: Array
     last_obs: Array
     memory: Array
+    last_memory: Array
     policy_version: int = 0
     first_env: int = 0
     restarted_envs: tuple[int, ...] = ()
@@ -114,6 +116,7 @@ class Fragment:
         """Storage for `num_steps` × `num_envs` transitions, zeroed, or wherever `zeros` puts it."""
         steps = (num_steps, num_envs)
         obs = zeros((num_steps + 1, num_envs, *obs_shape), obs_dtype)
+        memory = zeros((num_steps + 1, num_envs, memory_size), np.float32)
         fragment = cls(
             obs=obs[:-1],
             action=zeros((*steps, *action_shape), action_dtype),
@@ -126,7 +129,8 @@ class Fragment:
             next_value=zeros(steps, np.float32),
             log_prob=zeros(steps, np.float32),
             last_obs=obs[-1],
-            memory=zeros((num_envs, memory_size), np.float32),
+            memory=memory[:-1],
+            last_memory=memory[-1],
             first_env=first_env,
         )
         if zeros is np.zeros:
@@ -139,7 +143,7 @@ class Fragment:
         return Fragment(
             **per_step,
             last_obs=self.obs[stop] if stop < self.num_steps else self.last_obs,
-            memory=self.memory,
+            last_memory=self.memory[stop] if stop < self.num_steps else self.last_memory,
             policy_version=self.policy_version,
             first_env=self.first_env,
             restarted_envs=self.restarted_envs if start == 0 else (),

@@ -33,18 +33,18 @@ from hotloop.training import OnPolicy
 from hotloop.training.options import (
     Count,
     NetworkOptions,
-    OnPolicyOptions,
     Positive,
     RunOptions,
     ScheduledFraction,
     ScheduledNotNegative,
     ScheduledPositive,
+    SequenceOptions,
 )
 from hotloop.types import Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(OnPolicyOptions, NetworkOptions, RunOptions):
+class Config(SequenceOptions, NetworkOptions, RunOptions):
     """Options of a PPO run."""
 
     update_epochs: Count = 10
@@ -109,6 +109,9 @@ class Batch(NamedTuple):
         advantages: float32, (B,).
         returns: float32, (B,), the value's targets.
         weight: float32, (B,), how much each counts, 1 on average; None: all the same.
+        memory: of a network with memory, float32, (S, M), what it remembered before the first step
+            of S sequences, whose rows come step by step; else None.
+        begins: bool, (B,), where an episode begins; else None.
     """
 
     obs: Any
@@ -118,6 +121,8 @@ class Batch(NamedTuple):
     advantages: Any
     returns: Any
     weight: Any = None
+    memory: Any = None
+    begins: Any = None
 
 
 @dataclass(slots=True)
@@ -143,6 +148,7 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNet
         activation=config.activation,
         shared_trunk=config.shared_trunk,
         layer_norm=config.layer_norm,
+        memory=config.memory,
         network=config.network,
     )
     return LearnedNetwork(network, precision=config.precision, device=device)
@@ -192,7 +198,9 @@ def loss(
     Returns:
         The loss and its parts, 0-d each.
     """
-    log_prob, entropy, value = nets.evaluate(params, batch.obs, batch.action)
+    log_prob, entropy, value = nets.evaluate(
+        params, batch.obs, batch.action, batch.memory, batch.begins
+    )
     log_ratio = log_prob - batch.log_prob
     ratio = log_ratio.exp()
 

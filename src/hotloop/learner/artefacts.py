@@ -22,6 +22,8 @@ import io
 import os
 import platform
 import shutil
+import struct
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -46,6 +48,9 @@ OPTIONS = {
     "aot_inductor.compile_wrapper_opt_level": "O0",
 }
 _SUFFIX = ".so"
+# What ends a library that calls operations of ours, whose list stands before it: how long that is.
+_TRAILER = struct.Struct("<Q8s")
+_CALLS = b"hotloop\1"
 _WAITS = "compiling the update: another process compiles the same, waiting for it"
 
 
@@ -205,7 +210,8 @@ class Artefact:
         # What `torch._inductor.aoti_load_package` comes to, without importing Inductor, and without
         # a copy of the library in a directory that a killed process leaves behind.
         runners: Any = torch._C._aoti  # pyright: ignore[reportAttributeAccessIssue]
-        self._runner = runners.AOTIModelContainerRunnerCpu(str(path), 1)
+        with _beside_its_calls(path) as found:
+            self._runner = runners.AOTIModelContainerRunnerCpu(str(found), 1)
         self._gives_tuple = gives_tuple
         self._state: Any = None
         self._state_tensors: list[Tensor] = []
@@ -215,6 +221,28 @@ class Artefact:
             self._state, self._state_tensors = state, list(tensors(state).values())
         outputs = self._runner.run(self._state_tensors + given)
         return tuple(outputs) if self._gives_tuple else outputs[0]
+
+
+@contextlib.contextmanager
+def _beside_its_calls(path: Path) -> Iterator[Path]:
+    """Give a library's path, with the list of operations that it calls beside it.
+
+    Torch looks for a `.json` of the same name, but keeping two files could keep one of them alone.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TRAILER.size))
+        length, mark = _TRAILER.unpack(file.read())
+        if mark != _CALLS:
+            yield path
+            return
+        file.seek(size - _TRAILER.size - length)
+        told = file.read(length)
+    with tempfile.TemporaryDirectory(prefix="hotloop-") as folder:
+        link = Path(folder) / f"update{_SUFFIX}"
+        link.symlink_to(path.resolve())
+        link.with_suffix(".json").write_bytes(told)
+        yield link
 
 
 def load(recording: Recording) -> Artefact | None:
@@ -263,4 +291,8 @@ def _compiled(recording: Recording, tell: Callable[[str], None]) -> bytes:
         aoti_compile_and_package(program, package_path=package, inductor_configs=configs)
     with zipfile.ZipFile(package) as parts:
         (library,) = (name for name in parts.namelist() if name.endswith(_SUFFIX))
-        return parts.read(library)
+        calls = library.removesuffix(_SUFFIX) + ".json"
+        if calls not in parts.namelist():
+            return parts.read(library)
+        told = parts.read(calls)
+        return parts.read(library) + told + _TRAILER.pack(len(told), _CALLS)

@@ -158,23 +158,28 @@ class ActingPolicy:
         np.copyto(out, obs, casting="same_kind")
         return out
 
-    def head(self, obs: Array, out: Array | None = None) -> Array:
+    def head(self, obs: Array, out: Array | None = None, memory: Array | None = None) -> Array:
         """Return what the network gives: logits or means.
 
         Args:
             obs: (B, *obs_shape).
             out: float32, (B, H), contiguous; written in place and returned.
+            memory: of a policy with memory, float32, (B, M), what it remembers; changed in place.
         """
         if self.obs_scale is not None:
             obs = self._scale(obs)
         if self._num_features is None:
-            return self._forward.head(obs, out)
-        head = self._forward.head(np.ascontiguousarray(obs[:, : self._num_features]), out)
+            return self._forward.head(obs, out, memory)
+        head = self._forward.head(np.ascontiguousarray(obs[:, : self._num_features]), out, memory)
         np.copyto(head, MASKED, where=obs[:, self._num_features :] <= 0.0)
         return head
 
-    def value(self, obs: Array) -> Array:
+    def value(self, obs: Array, memory: Array | None = None) -> Array:
         """Return V(obs): float32, (B,), from `obs` of (B, *obs_shape).
+
+        Args:
+            obs: (B, *obs_shape).
+            memory: of a policy with memory, float32, (B, M), what it remembers; left alone.
 
         Raises:
             ConfigError: the policy was learned without a value function.
@@ -188,7 +193,17 @@ class ActingPolicy:
             obs = self.obs_scale.apply(obs)
         if self._num_features is not None:
             obs = np.ascontiguousarray(obs[:, : self._num_features])
-        return self._forward.value(obs)
+        return self._forward.value(obs, None if memory is None else memory.copy())
+
+    def remembered_value(self, memory: Array) -> Array:
+        """Return V, (B,), of what was acted on, from what is remembered after it, (B, M).
+
+        Only of a policy with memory that does not tell its value as it acts.
+        """
+        assert isinstance(self._forward, TwinForward)
+        assert self.network.layers.memory is not None
+        output = memory[:, : self.network.layers.memory.num_units]
+        return self._forward.value_of_output(np.ascontiguousarray(output))
 
     def last_value(self) -> Array:
         """Return V of what was acted on last, where the policy `tells_value`: float32, (B,)."""
@@ -200,18 +215,37 @@ class ActingPolicy:
         """Draw actions into `out`, (B, *action_shape), from `head`, (B, H), and `noise`, (B, K)."""
         self._head.choose(head, noise, out)
 
-    def draw(self, obs: Array, noise: Array, head: Array, out: Array) -> None:
+    def draw(
+        self, obs: Array, noise: Array, head: Array, out: Array, memory: Array | None = None
+    ) -> None:
         """One step of a rollout: `head` and then `choose`, where the network is asked at all."""
-        if self._head.is_needed(noise):
-            self.head(obs, out=head)
+        if memory is not None or self._head.is_needed(noise):
+            self.head(obs, head, memory)
         self._head.choose(head, noise, out)
 
-    def greedy(self, obs: Array) -> Array:
-        """Return the most probable actions, (B, *action_shape), from `obs` of (B, *obs_shape)."""
+    def greedy(self, obs: Array, memory: Array | None = None) -> Array:
+        """Return the most probable actions, (B, *action_shape), from `obs` of (B, *obs_shape).
+
+        What a policy with memory remembers, float32, (B, M), changes in place.
+        """
         spec = self.network.action_spec
         action = np.empty((len(obs), *spec.shape), spec.dtype)
-        self._head.greedy(self.head(obs), action)
+        self._head.greedy(self.head(obs, None, memory), action)
         return action
+
+    def new_memory(self, num_envs: int | None = None) -> Array | None:
+        """Return what a policy with memory remembers before an episode: zeros, float32.
+
+        Args:
+            num_envs: B; None: of one environment, without a batch axis.
+
+        Returns:
+            (B, M) or (M,); None: this policy has no memory.
+        """
+        if not self.memory_size:
+            return None
+        shape = (self.memory_size,) if num_envs is None else (num_envs, self.memory_size)
+        return np.zeros(shape, np.float32)
 
     def log_prob(self, head: Array, noise: Array, action: Array) -> Array:
         """Return log π(action) for a whole fragment at once: cheaper than at each step.
@@ -240,6 +274,7 @@ class ActingPolicy:
     def act(
         self,
         obs: Any,
+        memory: Array | None = None,
         *,
         action_mask: Any = None,
         deterministic: bool = True,
@@ -250,6 +285,8 @@ class ActingPolicy:
         Args:
             obs: one observation as the environment gives it, or a batch: (B, …), of a dict or tuple
                 in each part. Rows as `make_vec` makes them do as well, (B, *obs_shape).
+            memory: of a policy with memory, what it remembers, from `new_memory`; changed in place.
+                Set it to 0 where an episode begins.
             action_mask: of a policy that was trained with `action_masks`, 1 for each action that is
                 allowed and 0 for the others, (M,) or (B, M): `info["action_mask"]`. Rows of
                 `make_vec` hold it already.
@@ -260,17 +297,18 @@ class ActingPolicy:
             One action or a batch of them, box actions clipped to their bounds.
 
         Raises:
-            ShapeError: `obs` is neither one observation nor a batch of them, or `action_mask` is
-                missing or not such.
-            ConfigError: the policy was trained without masks, and one is given.
+            ShapeError: `obs` is neither one observation nor a batch of them, or `action_mask` or
+                `memory` is missing or not such.
+            ConfigError: the policy was trained without masks or memory, and one is given.
         """
         batch, is_single = self._rows(obs, action_mask)
+        remembered = self._memories(memory, len(batch), is_single=is_single)
         spec = self.network.action_spec
         if deterministic:
-            action = self.greedy(batch)
+            action = self.greedy(batch, remembered)
         else:
             rng = rng or self._rng
-            head = self.head(batch)
+            head = self.head(batch, None, remembered)
             noise = self._head.draw_from(rng, head.shape)
             action = np.empty((len(batch), *spec.shape), spec.dtype)
             self.choose(head, noise, action)
@@ -309,6 +347,25 @@ class ActingPolicy:
         from hotloop.policies.export import export_onnx
 
         return export_onnx(self.network, self.snapshot, Path(path))[0]
+
+    def _memories(self, memory: Array | None, num_rows: int, *, is_single: bool) -> Array | None:
+        """Return what is remembered, (B, M), as a view of what was given."""
+        if not self.memory_size:
+            if memory is not None:
+                raise ConfigError(
+                    "`memory` is for policies that were trained with `memory`: leave it out"
+                )
+            return None
+        shape = (self.memory_size,) if is_single else (num_rows, self.memory_size)
+        if memory is None or memory.dtype != np.float32 or memory.shape != shape:
+            given = "none" if memory is None else f"{memory.dtype} of shape {memory.shape}"
+            count = "" if is_single else f"{num_rows}"
+            raise ShapeError(
+                f"`memory` must be float32 of shape {shape}, what this policy remembers, got "
+                f"{given}: begin each episode with `memory = policy.new_memory({count})`, and pass "
+                "it each time"
+            )
+        return memory[None] if is_single else memory
 
     def _rows(self, obs: Any, action_mask: Any) -> tuple[Array, bool]:
         """Return observations as rows, (B, *obs_shape), and whether it was one."""

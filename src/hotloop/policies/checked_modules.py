@@ -37,6 +37,7 @@ class CheckedModule:
     Attributes:
         shapes: of what is learned, by name.
         twin: None: it acts through torch.
+        memory: None: it remembers nothing.
 
     Raises:
         ConfigError: the factory or the module raised, or the module can't be trained as it is.
@@ -44,6 +45,7 @@ class CheckedModule:
     """
 
     twin = None
+    memory = None
     num_encoder_products = 0  # not known
 
     def __init__(

@@ -79,6 +79,8 @@ def export_numpy(
     }
     arrays: dict[str, Array] = {"about": np.array(json.dumps(described))}
     params = head.fold(snapshot.params)
+    if layers.memory is not None:
+        arrays |= {name: params[name] for name in ("memory.weight", "memory.bias")}
     for layer in dict.fromkeys(chain(*layers.names.values())):
         for part in ("weight", "bias"):
             arrays[f"{layer}.{part}"] = params[f"{layer}.{part}"]
@@ -124,7 +126,9 @@ def export_onnx(
     Input `obs`: (batch, *obs_shape), float32, or uint8 where the environment gives bytes. Outputs
     `action`: the most probable one, as the environment takes it, int64 or float32, (batch,
     *action_shape); `head`: what the network gives, float32, (batch, H); `value`: float32,
-    (batch,), where there is one. Before it is written, onnxruntime must give what the policy gives.
+    (batch,), where there is one. Of a policy with memory, a second input `memory`, float32,
+    (batch, M), 0 where an episode begins, and a last output `next_memory`, for the next step.
+    Before it is written, onnxruntime must give what the policy gives.
 
     Args:
         network: any.
@@ -155,15 +159,18 @@ def export_onnx(
         ) from error
     policy = TracedPolicy(network, snapshot)
     # Not a batch of 1 or 2: the tracer might take that for all there is.
-    example = torch.from_numpy(_some_obs(network, 3))
+    example = {name: torch.from_numpy(x) for name, x in _some_inputs(network, 3).items()}
+    outputs = ["action", "head"]
+    outputs += (["value"] if network.has_value else []) + ["next_memory"] * ("memory" in example)
+    batch = torch.export.Dim("batch")
     try:
         with _quiet():
             program = torch.onnx.export(
                 policy,
-                (example,),
-                input_names=["obs"],
-                output_names=["action", "head", *(["value"] if network.has_value else [])],
-                dynamic_shapes={"obs": {0: torch.export.Dim("batch")}},
+                tuple(example.values()),
+                input_names=list(example),
+                output_names=outputs,
+                dynamic_shapes={name: {0: batch} for name in example},
                 opset_version=OPSET,
                 dynamo=True,
                 verbose=False,
@@ -186,7 +193,13 @@ def export_onnx(
 def _interface(network: Network) -> dict[str, Any]:
     """What goes in and comes out, as JSON."""
     obs_spec, action_spec = network.obs_spec.to_json(), network.action_spec
+    memory = network.layers.memory
+    remembered: dict[str, Any] = {}
+    if memory is not None:
+        told = {"kind": memory.kind, "units": memory.num_units, "size": memory.size}
+        remembered = {"memory": told}
     return {
+        **remembered,
         "obs_shape": obs_spec["shape"],
         "obs_dtype": obs_spec["dtype"],
         "obs_layout": obs_spec["layout"],
@@ -202,11 +215,15 @@ def _check(network: Network, snapshot: PolicySnapshot, onnxruntime: Any, content
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         for num_rows in (1, 5):
-            obs = _some_obs(network, num_rows)
-            wanted = {"head": policy.head(obs)}
+            given = _some_inputs(network, num_rows)
+            obs, before = given["obs"], given.get("memory")
+            after = None if before is None else before.copy()
+            wanted = {"head": policy.head(obs, None, after)}
             if policy.has_value:
-                wanted["value"] = policy.value(obs)
-            got = session.run(list(wanted), {"obs": obs})
+                wanted["value"] = policy.value(obs, before)
+            if after is not None:
+                wanted["next_memory"] = after
+            got = session.run(list(wanted), given)
             for ours, theirs in zip(wanted.values(), got, strict=True):
                 np.testing.assert_allclose(theirs, ours, rtol=_LAST_BITS, atol=_LAST_BITS)
     except AssertionError as error:
@@ -216,13 +233,18 @@ def _check(network: Network, snapshot: PolicySnapshot, onnxruntime: Any, content
         raise _not_traceable(network, _root_cause(error)) from error
 
 
-def _some_obs(network: Network, num_rows: int) -> Array:
-    """Observations that any network takes: bytes may be indices, of which 0 and 1 are sure."""
+def _some_inputs(network: Network, num_rows: int) -> dict[str, Array]:
+    """Inputs that any network takes: bytes may be indices, of which 0 and 1 are sure."""
     spec, generator = network.obs_spec, np.random.default_rng(num_rows)
     shape = (num_rows, *spec.shape)
     if spec.dtype == "uint8":
-        return generator.integers(0, 2, shape, np.uint8)
-    return generator.standard_normal(shape, np.float32)
+        inputs = {"obs": generator.integers(0, 2, shape, np.uint8)}
+    else:
+        inputs = {"obs": generator.standard_normal(shape, np.float32)}
+    if network.memory_size:
+        remembered = generator.uniform(-1.0, 1.0, (num_rows, network.memory_size))
+        inputs["memory"] = remembered.astype(np.float32)
+    return inputs
 
 
 def _not_traceable(network: Network, why: str) -> ConfigError:

@@ -55,9 +55,14 @@ class PerceptronModule(nn.Module):
         """Return the parameters that give the outputs themselves (`Head.fold`)."""
         return dict(zip(self._layers.shapes, self._values, strict=True))
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        """Return the head, (B, H), and, where there is one, the value, (B,)."""
-        return self._layers.outputs(self.by_name, obs, _PLAIN)
+    def forward(self, obs: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the head, (B, H), and, where there are such, the value, (B,), and the memory.
+
+        Args:
+            obs: (B, *obs_shape).
+            memory: of a network with memory, (B, M), what it remembers.
+        """
+        return self._layers.outputs(self.by_name, obs, _PLAIN, memory)
 
 
 # Every exporter knows these.

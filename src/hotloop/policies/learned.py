@@ -82,14 +82,30 @@ class LearnedNetwork(_Learned):
         """
         return self._forward(self.layout.unpack(params), obs)
 
-    def evaluate(self, params: Tensor, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Any]:
-        """Return log π(action), the entropy and the value, (B,) each, of (B, *action_shape).
+    def evaluate(
+        self,
+        params: Tensor,
+        obs: Tensor,
+        action: Tensor,
+        memory: Tensor | None = None,
+        begins: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Any]:
+        """Return log π(action), the entropy and the value, (B,) each.
 
-        The value is None where the network has none.
+        Args:
+            params: float32, (P,).
+            obs: (B, *obs_shape); of a network with memory the rows of S sequences of L steps, step
+                by step.
+            action: (B, *action_shape).
+            memory: what a network with memory remembered before the first step, (S, M).
+            begins: bool, (B,), where an episode begins.
+
+        Returns:
+            The value is None where the network has none.
         """
         evaluate = self._ability("evaluate")
         named = self.layout.unpack(params)
-        head, value = self._forward(named, obs)
+        head, value = self._forward(named, obs, memory, begins)
         return *evaluate(named, head, action), value
 
     def sample(self, params: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,9 +116,16 @@ class LearnedNetwork(_Learned):
         """Return actions in [−1, 1], (B, A)."""
         return self._ability("act")(self.outputs(params, obs)[0])
 
-    def values(self, params: Tensor, obs: Tensor) -> Tensor:
-        """Return the values of all actions, (B, A)."""
-        return self._ability("values")(self.outputs(params, obs)[0])
+    def values(
+        self,
+        params: Tensor,
+        obs: Tensor,
+        memory: Tensor | None = None,
+        begins: Tensor | None = None,
+    ) -> Tensor:
+        """Return the values of all actions, (B, A); of sequences as `evaluate` takes them."""
+        head, _ = self._forward(self.layout.unpack(params), obs, memory, begins)
+        return self._ability("values")(head)
 
     def unit_action(self, action: Tensor) -> Tensor:
         """Return the environment's actions, (B, *action_shape), as what they are in [−1, 1]."""
@@ -114,11 +137,20 @@ class LearnedNetwork(_Learned):
         centre, half = self._scale
         return (flat - centre) / half
 
-    def _forward(self, named: dict[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _forward(
+        self,
+        named: dict[str, Tensor],
+        obs: Tensor,
+        memory: Tensor | None = None,
+        begins: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        sequences: tuple[Tensor, ...] = ()
+        if memory is not None and begins is not None:
+            sequences = memory, begins.view(-1, len(memory))
         mask = None
         if self._mask_size:
             obs, mask = obs[:, : -self._mask_size], obs[:, -self._mask_size :]
-        head, *value = self._outputs(self._head.fold(named), obs)
+        head, *value = self._outputs(self._head.fold(named), obs, *sequences)
         if mask is not None:  # and no gradient reaches what is not allowed
             head = head.masked_fill(mask <= 0.0, MASKED)
         return head, value[0] if value else None

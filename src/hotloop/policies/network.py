@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from hotloop.envs.spaces import ActionSpec, ObsSpec, Spaces
 from hotloop.errors import (
     CheckpointError,
+    ConfigError,
     HotloopError,
     MissingExtraError,
     SpaceError,
@@ -75,8 +76,8 @@ class Network:
 
     @property
     def memory_size(self) -> int:
-        """Return how many numbers it remembers of each environment: none, as yet."""
-        return 0
+        """Return M, how many numbers it remembers of each environment; 0: nothing."""
+        return 0 if self.layers.memory is None else self.layers.memory.size
 
     @property
     def acts_without_torch(self) -> bool:
@@ -153,6 +154,7 @@ def actor_critic(
     activation: Activation = "tanh",
     shared_trunk: bool = False,
     layer_norm: bool = False,
+    memory: str | None = None,
     network: str | Callable[..., Any] | None = None,
 ) -> Network:
     """Return a policy and a value function.
@@ -166,6 +168,8 @@ def actor_critic(
         activation: after each hidden layer.
         shared_trunk: one set of hidden layers for both.
         layer_norm: normalise what an encoder of images gives.
+        memory: a recurrent layer behind the encoder, which policy and value share, such as
+            `lstm:128` or `gru:64`; None: nothing is remembered.
         network: what stands before the hidden layers, `perceptron`, or a name in `ENCODERS`; None:
             `nature` of images, `impala` of small ones, else `perceptron`. Or the user's own, in
             place of all layers: `module:Class`, or a class or function, called as
@@ -181,6 +185,7 @@ def actor_critic(
         spaces,
         network,
         layer_norm=layer_norm,
+        memory=memory,
         hidden_sizes=hidden_sizes,
         activation=activation,
         shared_trunk=shared_trunk,
@@ -202,6 +207,7 @@ def actor(
     hidden_sizes: tuple[int, ...] = (256, 256),
     activation: Activation = "relu",
     layer_norm: bool = False,
+    memory: str | None = None,
     network: str | Callable[..., Any] | None = None,
 ) -> Network:
     """Return a policy without a value function, as what learns from replay has it.
@@ -212,6 +218,7 @@ def actor(
         hidden_sizes: widths of the hidden layers; the last of `dueling` is for each stream.
         activation: after each hidden layer.
         layer_norm: as in `actor_critic`.
+        memory: as in `actor_critic`.
         network: as in `actor_critic`; the `forward` of the user's own returns the head alone.
 
     Raises:
@@ -223,6 +230,7 @@ def actor(
         spaces,
         network,
         layer_norm=layer_norm,
+        memory=memory,
         hidden_sizes=hidden_sizes,
         activation=activation,
         initialization="uniform",
@@ -244,6 +252,11 @@ def _body(
         return Perceptrons(encoder=choose_encoder(spaces.obs_spec), **layers)
     if is_built_in(network):
         return Perceptrons(encoder=encoder_of(network), **layers)
+    if layers.get("memory") is not None:
+        raise ConfigError(
+            "`memory` is of hotloop's own networks, and a network of your own has layers of its "
+            "own: leave one of both out"
+        )
     return find_module(network)
 
 

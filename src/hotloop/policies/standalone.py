@@ -4,6 +4,9 @@ from policy import Policy
 
 policy = Policy("policy.npz")
 action = policy.act(obs)  # one observation as the environment gives it, or a batch of them
+
+Of a policy with memory, each episode begins with `memory = policy.new_memory()`, and each step is
+`policy.act(obs, memory)`.
 """
 
 from __future__ import annotations
@@ -34,19 +37,35 @@ class Policy:
         self.action_shape = tuple(self.about["action_shape"])
         self._arrays = arrays
 
-    def act(self, obs: Any) -> np.ndarray:
+    def new_memory(self, num_envs: int | None = None) -> np.ndarray | None:
+        """What a policy with memory remembers before an episode: zeros, float32.
+
+        Args:
+            num_envs: B; without it, of one environment.
+
+        Returns:
+            (B, M) or (M,); None: this policy has no memory.
+        """
+        memory = self.about.get("memory")
+        if memory is None:
+            return None
+        shape = (memory["size"],) if num_envs is None else (num_envs, memory["size"])
+        return np.zeros(shape, np.float32)
+
+    def act(self, obs: Any, memory: np.ndarray | None = None) -> np.ndarray:
         """The most probable action, as the environment's `step` takes it.
 
         Args:
             obs: as the environment gives it, or a batch: (B, ...), of a dict or a tuple in each
                 part. Rows, `obs_shape` or (B, *obs_shape), do as well.
+            memory: of a policy with memory, float32, (M,) or (B, M), changed in place.
 
         Returns:
             int64 for discrete actions, float32 within the bounds for continuous ones: one action,
             `action_shape`, or (B, *action_shape).
         """
         batch, is_single = self._batch(obs)
-        head = self._head(batch)
+        head = self._perceptron(self._features(batch, memory), self.about["policy_layers"])
         if self.about["action"] == "box":
             if "half" in self._arrays:
                 unit = np.tanh(head[:, : len(self._arrays["half"])])
@@ -61,19 +80,20 @@ class Policy:
             action = np.stack(parts, axis=1) + self._arrays["start"]
         return action[0] if is_single else action
 
-    def head(self, obs: Any) -> np.ndarray:
+    def head(self, obs: Any, memory: np.ndarray | None = None) -> np.ndarray:
         """What the actions are taken from: float32, (H,) or (B, H).
 
         By `about["head"]`, `logits`; `means` of continuous actions; `action_values`, one for each
         action; `deterministic`, actions before tanh; `squashed_gaussian`, means before tanh, and
-        as many numbers that say how far actions were spread while they were learned.
+        as many numbers that say how far actions were spread while they were learned. `memory` is
+        changed as `act` changes it.
         """
         batch, is_single = self._batch(obs)
-        head = self._head(batch)
+        head = self._perceptron(self._features(batch, memory), self.about["policy_layers"])
         return head[0] if is_single else head
 
-    def value(self, obs: Any) -> np.ndarray:
-        """The value function's estimate: float32, () or (B,).
+    def value(self, obs: Any, memory: np.ndarray | None = None) -> np.ndarray:
+        """The value function's estimate: float32, () or (B,). `memory` is left alone.
 
         Raises:
             ValueError: the policy was learned without one.
@@ -84,7 +104,8 @@ class Policy:
                 "`head` gives all that it says"
             )
         batch, is_single = self._batch(obs)
-        value = self._perceptron(batch, self.about["value_layers"])[:, 0]
+        features = self._features(batch, None if memory is None else memory.copy())
+        value = self._perceptron(features, self.about["value_layers"])[:, 0]
         return value[0] if is_single else value
 
     def _batch(self, obs: Any) -> tuple[np.ndarray, bool]:
@@ -127,8 +148,36 @@ class Policy:
             [_numbers(value, part) for value, part in zip(values, parts, strict=True)], axis=-1
         )
 
-    def _head(self, batch: np.ndarray) -> np.ndarray:
-        return self._perceptron(batch, self.about["policy_layers"])
+    def _features(self, batch: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
+        """What the layers see: the observations, or what is remembered of them, changed in place.
+
+        Raises:
+            ValueError: `memory` is missing, or of another shape, or not wanted.
+        """
+        about = self.about.get("memory")
+        wanted = None if about is None else (len(batch), about["size"])
+        rows = None if memory is None else memory.reshape(-1, memory.shape[-1])
+        if (None if rows is None else rows.shape) != wanted:
+            raise ValueError(
+                f"`memory` must be {'left out' if about is None else f'of shape {wanted}'}, got "
+                f"{'none' if memory is None else memory.shape}: `new_memory` makes the first one"
+            )
+        if rows is None or about is None:
+            return batch
+        size, weight = about["units"], self._arrays["memory.weight"]
+        gates = batch @ weight[:-size] + self._arrays["memory.bias"]
+        products = rows[:, :size] @ weight[-size:]
+        if about["kind"] == "lstm":
+            gates += products
+            into, forget, out = np.split(_sigmoid(gates[:, : 3 * size]), 3, axis=1)
+            rows[:, size:] = forget * rows[:, size:] + into * np.tanh(gates[:, 3 * size :])
+            rows[:, :size] = out * np.tanh(rows[:, size:])
+        else:
+            gates[:, : 2 * size] += products[:, : 2 * size]
+            reset, keep = np.split(_sigmoid(gates[:, : 2 * size]), 2, axis=1)
+            new = np.tanh(gates[:, 2 * size :] + reset * products[:, 2 * size :])
+            rows[:] = new + keep * (rows - new)
+        return rows[:, :size]
 
     def _perceptron(self, batch: np.ndarray, layers: list[str]) -> np.ndarray:
         for layer in layers:
@@ -137,6 +186,10 @@ class Policy:
                 is_tanh = self.about["activation"] == "tanh"
                 batch = np.tanh(batch) if is_tanh else np.maximum(batch, np.float32(0.0))
         return batch
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.tanh(x * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
 
 
 def _numbers(value: Any, part: dict[str, Any]) -> np.ndarray:

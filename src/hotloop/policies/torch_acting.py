@@ -46,10 +46,9 @@ class TorchForward:
         for name, param in self._params.items():
             np.copyto(param, self._snapshot.params[name])
 
-    def head(self, obs: Array, out: Array | None) -> Array:
-        """Return the outputs: float32, (B, H), from (B, *obs_shape)."""
-        outputs = self._run(obs)
-        given, *value = (outputs,) if isinstance(outputs, Tensor) else outputs
+    def head(self, obs: Array, out: Array | None, memory: Array | None = None) -> Array:
+        """Return the outputs: float32, (B, H), from (B, *obs_shape); `memory` changes in place."""
+        given, *value = self._run(obs, memory)
         head = given.numpy()
         if value:
             self.last_value = value[0].numpy().reshape(-1)
@@ -58,15 +57,21 @@ class TorchForward:
         out[...] = head
         return out
 
-    def value(self, obs: Array) -> Array:
-        """Return V(obs): float32, (B,), from (B, *obs_shape)."""
-        return self._run(obs)[1].numpy().reshape(-1).copy()
+    def value(self, obs: Array, memory: Array | None = None) -> Array:
+        """Return V(obs): float32, (B,), from (B, *obs_shape); `memory` changes in place."""
+        return self._run(obs, memory)[1].numpy().reshape(-1).copy()
 
-    def _run(self, obs: Array) -> Tensor | tuple[Tensor, Tensor]:
+    def _run(self, obs: Array, memory: Array | None) -> tuple[Tensor, ...]:
+        """Return the head and, where there is one, the value."""
         if self._input.shape != obs.shape or self._input.dtype != self._dtype:
             # Whatever strides, dtype and flags an array has, it can be copied into one of ours.
             self._input = np.empty(obs.shape, self._dtype)
             self._obs = torch.from_numpy(self._input)
         np.copyto(self._input, obs, casting="unsafe")
         with torch.inference_mode():
-            return self._module(self._obs)
+            if memory is None:
+                outputs = self._module(self._obs)
+                return (outputs,) if isinstance(outputs, Tensor) else outputs
+            *outputs, following = self._module(self._obs, torch.from_numpy(memory))
+            np.copyto(memory, following.numpy())
+            return tuple(outputs)

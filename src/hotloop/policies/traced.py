@@ -31,28 +31,33 @@ class TracedPolicy(nn.Module):
         if snapshot.obs_scale is not None:
             self._clip = float(snapshot.obs_scale.clip)
             self._keep(mean=snapshot.obs_scale.mean, std=snapshot.obs_scale.std)
+        self._has_value = network.has_value
         self._shape = network.action_spec.shape
         self._keep(**action_limits(network.action_spec))
         if self._head.action_scale is not None:
             centre, half = self._head.action_scale
             self._keep(action_centre=centre, action_half=half)  # `half` is a method
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        """Return the greedy action, the head and, where there is one, the value.
+    def forward(self, obs: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the greedy action, the head and, where there are such, the value and the memory.
 
         Args:
             obs: (B, *obs_shape), float32, or uint8 where the environment gives bytes.
+            memory: of a policy with memory, (B, M), what it remembers.
 
         Returns:
             The action as the environment takes it, int64 or float32, (B, *action_shape); what the
-            network gives, float32, (B, H); the value, float32, (B,).
+            network gives, float32, (B, H); the value, float32, (B,); what is remembered then,
+            (B, M).
         """
         if self._is_scaled:
             mean, std = self.get_buffer("mean"), self.get_buffer("std")
             obs = ((obs.to(torch.float32) - mean) / std).clamp(-self._clip, self._clip)
-        outputs = self._network(obs)
-        head, *value = [outputs] if isinstance(outputs, Tensor) else outputs
-        return self._action(head), head, *(x.reshape(-1) for x in value)
+        outputs = self._network(obs) if memory is None else self._network(obs, memory)
+        head, *more = [outputs] if isinstance(outputs, Tensor) else outputs
+        if self._has_value:
+            more[0] = more[0].reshape(-1)
+        return self._action(head), head, *more
 
     def _action(self, head: Tensor) -> Tensor:
         mode = self._head.mode(head)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from hotloop.policies.memory import MemoryTwin
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
 
@@ -36,6 +37,7 @@ class TwinForward:
     obs_dtype = _FLOAT32
 
     def __init__(self, layers: PerceptronLayers) -> None:
+        self._memory = None if layers.memory is None else MemoryTwin(layers.memory)
         self._perceptrons = {
             part: Perceptron(layers.activation, names) for part, names in layers.names.items()
         }
@@ -45,19 +47,35 @@ class TwinForward:
         """Compute with these parameters from now on (they are not copied)."""
         for perceptron in self._perceptrons.values():
             perceptron.load(snapshot.params)
+        if self._memory is not None:
+            params = snapshot.params
+            self._memory.load(params["memory.weight"], params["memory.bias"])
 
     def refresh(self) -> None:
         """Compute with what the parameters have become, which were changed in place."""
         for perceptron in self._perceptrons.values():
             perceptron.refresh()
+        if self._memory is not None:
+            self._memory.refresh()
 
-    def head(self, obs: Array, out: Array | None) -> Array:
-        """Return the outputs: float32, (B, H), from (B, *obs_shape)."""
-        return self._policy(obs, out)
+    def head(self, obs: Array, out: Array | None, memory: Array | None = None) -> Array:
+        """Return the outputs: float32, (B, H), from (B, *obs_shape); `memory` changes in place."""
+        return self._policy(self._features(obs, memory), out)
 
-    def value(self, obs: Array) -> Array:
-        """Return V(obs): float32, (B,), from (B, *obs_shape)."""
-        return self._perceptrons["value"](obs, None)[:, 0]
+    def value(self, obs: Array, memory: Array | None = None) -> Array:
+        """Return V(obs): float32, (B,), from (B, *obs_shape); `memory` changes in place."""
+        return self._perceptrons["value"](self._features(obs, memory), None)[:, 0]
+
+    def value_of_output(self, output: Array) -> Array:
+        """Return V: float32, (B,), from what a memory gave, (B, U)."""
+        return self._perceptrons["value"](output, None)[:, 0]
+
+    def _features(self, obs: Array, memory: Array | None) -> Array:
+        if self._memory is None:
+            return obs
+        assert memory is not None
+        rows = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
+        return self._memory.step(rows, memory)
 
 
 class Perceptron:

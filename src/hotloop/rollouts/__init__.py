@@ -7,7 +7,7 @@ own; both give a `Rollout`.
 from __future__ import annotations
 
 from hotloop.rollouts.accounting import Accounting, WorkerAccount
-from hotloop.rollouts.batch import environment_weights, to_batch
+from hotloop.rollouts.batch import environment_weights, to_batch, to_sequences
 from hotloop.rollouts.forecast import Choice
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
 from hotloop.rollouts.protocol import CollectionOptions, Environments, Rollout, Schedule
@@ -29,4 +29,5 @@ __all__ = [
     "WorkerAccount",
     "environment_weights",
     "to_batch",
+    "to_sequences",
 ]

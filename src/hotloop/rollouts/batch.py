@@ -37,10 +37,7 @@ def to_batch(
         return flat
     valid = _joined([fragment.valid.reshape(-1) for fragment in fragments])
     if not valid.any():
-        raise ConfigError(
-            "a fragment must hold a transition, but every one of its steps was the reset of an "
-            "environment with next-step autoreset: raise `num_steps`"
-        )
+        raise _no_transition()
     index = np.arange(len(valid))
     start = 0
     for fragment in fragments:
@@ -51,6 +48,57 @@ def to_batch(
             rows = own[is_valid] if is_valid.any() else np.flatnonzero(valid)
             own[~is_valid] = rng.choice(rows, size=len(own) - int(is_valid.sum()))
     return {name: array[index] for name, array in flat.items()}
+
+
+def to_sequences(
+    fragments: Sequence[Fragment], fields: Sequence[Mapping[str, Array]], length: int
+) -> dict[str, Array]:
+    """Return the transitions of fragments as sequences of L steps, side by side.
+
+    Rows that are no transitions stay where they are, and weigh nothing.
+
+    Args:
+        fragments: T steps of N environments each, T a multiple of L.
+        fields: of each fragment, what is learned from, (T, N, …), by name.
+        length: L.
+
+    Returns:
+        The fields, (L, S, …), S of all fragments; beside them `memory`, float32, (S, M), what the
+        policy remembered before each sequence; `begins`, bool, (L, S), where an episode begins
+        within one; `weight`, float32, (L, S), 1 on average.
+
+    Raises:
+        ConfigError: no row is valid.
+    """
+    parts: list[dict[str, Array]] = []
+    for fragment, given in zip(fragments, fields, strict=True):
+        begins = np.zeros(fragment.valid.shape, np.bool_)
+        begins[1:] = (fragment.terminated | fragment.truncated | ~fragment.valid)[:-1]
+        weight = fragment.valid.astype(np.float32)
+        steps = {**given, "begins": begins, "weight": weight}
+        memory = fragment.memory[::length]
+        parts.append(
+            {name: _side_by_side(x, length) for name, x in steps.items()}
+            | {"memory": memory.reshape(1, -1, memory.shape[-1])}
+        )
+    joined = {name: _joined([part[name] for part in parts], axis=1) for name in parts[0]}
+    mean = joined["weight"].mean()
+    if mean == 0.0:
+        raise _no_transition()
+    return joined | {"weight": joined["weight"] / mean, "memory": joined["memory"][0]}
+
+
+def _side_by_side(steps: Array, length: int) -> Array:
+    """Return (L, T / L · N, …), from (T, N, …)."""
+    cut = steps.reshape(-1, length, *steps.shape[1:]).swapaxes(0, 1)
+    return cut.reshape(length, -1, *steps.shape[2:])
+
+
+def _no_transition() -> ConfigError:
+    return ConfigError(
+        "a fragment must hold a transition, but every one of its steps was the reset of an "
+        "environment with next-step autoreset: raise `num_steps`"
+    )
 
 
 def environment_weights(fragments: Sequence[Fragment]) -> Array:
@@ -73,5 +121,5 @@ def environment_weights(fragments: Sequence[Fragment]) -> Array:
     return np.concatenate(parts)
 
 
-def _joined(parts: list[Array]) -> Array:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _joined(parts: list[Array], axis: int = 0) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)

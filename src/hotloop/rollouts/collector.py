@@ -31,11 +31,14 @@ class Slot:
         fragment: T steps of N environments.
         head: float32, (T, N, H), what the policy's network said.
         rows: views of every step, made once: making them in the loop costs 0.2 µs each.
+        memories: float32, (N, M), what is remembered before every step, and after the last one;
+            none where nothing is.
     """
 
     fragment: Fragment
     head: Array
     rows: list[tuple[Array, Array, Array, StepArrays]]
+    memories: list[Array]
 
     @classmethod
     def allocate(
@@ -64,7 +67,10 @@ class Slot:
             (fragment.obs[t], head[t], fragment.action[t], arrays)
             for t, arrays in enumerate(fragment.step_arrays())
         ]
-        return cls(fragment, head, rows)
+        memories: list[Array] = []
+        if network.memory_size:
+            memories = [*fragment.memory, fragment.last_memory]
+        return cls(fragment, head, rows, memories)
 
     @staticmethod
     def size_bytes(num_steps: int, num_envs: int, network: Network) -> int:
@@ -109,6 +115,7 @@ class Collector:
     Attributes:
         vector_steps: steps of each environment so far.
         obs: (N, *obs_shape), what to act on next; None before the first reset.
+        memory: float32, (N, M), what the policy remembers.
     """
 
     def __init__(
@@ -120,6 +127,7 @@ class Collector:
         self._seed = seed
         self._first_env = first_env
         self.obs: Array | None = None
+        self.memory = np.zeros((envs.num_envs, policy.memory_size), np.float32)
         self._noise = np.empty((0, 0, 0), np.float32)
         self._noise_start = 0
 
@@ -140,12 +148,14 @@ class Collector:
     def resume(
         self,
         episodes: Sequence[RunningEpisode],
+        memory: Array | None = None,
         on_step: Callable[[], None] = lambda: None,
     ) -> list[int]:
         """Bring fresh environments to where others stood; gives those that began anew instead.
 
         Args:
             episodes: one for each environment.
+            memory: (N, M), what the policy remembered there; None: it has no memory.
             on_step: is called before each step that is made again.
 
         Raises:
@@ -153,6 +163,9 @@ class Collector:
         """
         with span("env_reset"):
             self.obs, restarted_envs = self.envs.resume(episodes, on_step)
+        if memory is not None:
+            self.memory = memory.copy()
+            self.memory[restarted_envs] = 0.0
         return restarted_envs
 
     def collect(self, slot: Slot, start: int, stop: int, watch: Watch | None = None) -> None:
@@ -166,11 +179,17 @@ class Collector:
         assert self.obs is not None
         fragment = slot.fragment
         fragment.obs[start] = self.obs  # where it is already, most often
+        memories, memory = slot.memories, None
+        if memories:
+            np.copyto(memories[start], self.memory)
         noise = self._noise_of(self.vector_steps, stop - start)
         rows = zip(slot.rows[start:stop], noise, strict=True)
         for t, ((obs, head, action, arrays), step_noise) in enumerate(rows, start):
             with span("act"):
-                policy.draw(obs, step_noise, head, action)
+                if memories:
+                    memory = memories[t + 1]
+                    np.copyto(memory, memories[t])
+                policy.draw(obs, step_noise, head, action, memory)
                 if tells_value:
                     fragment.value[t] = policy.last_value()
             if watch is not None:
@@ -182,10 +201,14 @@ class Collector:
                     # What failed may have been given NaN, by itself or by the policy.
                     self._check_finite(slot, start, t)
                     raise
+            if memory is not None:
+                memory[arrays.terminated | arrays.truncated | ~arrays.valid] = 0.0
             if watch is not None:
                 watch.ended(t)
         self._check_finite(slot, start, stop)
         self.obs = fragment.obs[stop] if stop < fragment.num_steps else fragment.last_obs
+        if memories:
+            self.memory = memories[stop]
         self.vector_steps += stop - start
         fragment.policy_version = policy.version
 
@@ -203,17 +226,37 @@ class Collector:
             part = slot.fragment.rows(start, stop)
             part.log_prob[...] = policy.log_prob(slot.head[start:stop], noise, part.action)
             following = part.next_value
-            if policy.tells_value:
+            truncated = part.truncated & ~part.terminated
+            remembered: Array | None = None
+            if slot.memories:
+                remembered = self._remembered(part)
+                if not policy.tells_value:
+                    flat = remembered.reshape(-1, policy.memory_size)
+                    part.value[...] = policy.remembered_value(flat).reshape(part.value.shape)
+                last_value = policy.value(part.last_obs, part.last_memory)
+                following[:-1], following[-1] = part.value[1:], last_value
+            elif policy.tells_value:
                 following[:-1], following[-1] = part.value[1:], policy.value(part.last_obs)
             else:
                 obs = np.concatenate((part.obs, part.last_obs[None]))
                 value = policy.value(obs.reshape(-1, *obs.shape[2:])).reshape(obs.shape[:2])
                 part.value[...], following[...] = value[:-1], value[1:]
-            # Where the environment was reset, the next observation is not the successor.
-            truncated = part.truncated & ~part.terminated
+            # Where the environment was reset, the next observation is not the successor, and what
+            # is remembered before it is not what was before the reset.
             if truncated.any():
-                following[truncated] = policy.value(part.next_obs[truncated])
+                before = None if remembered is None else remembered[truncated]
+                following[truncated] = policy.value(part.next_obs[truncated], before)
             following[part.terminated] = 0.0
+
+    def _remembered(self, part: Fragment) -> Array:
+        """Return what was remembered after each step, (T, N, M), before any reset."""
+        remembered = np.concatenate((part.memory[1:], part.last_memory[None]))
+        is_reset = part.terminated | part.truncated | ~part.valid
+        if is_reset.any():
+            memory = part.memory[is_reset]
+            self.policy.head(part.obs[is_reset], None, memory)
+            remembered[is_reset] = memory
+        return remembered
 
     def _noise_of(self, first_step: int, num_steps: int) -> Array:
         """(T, N, K), of steps counted from the start of the run."""

@@ -46,9 +46,13 @@ def evaluate(
     kept: list[Episode] = []
     envs.pop_episodes()
     obs = envs.reset(first_episode=0)
+    memory = policy.new_memory(envs.num_envs)
     num_steps = 0
     while len(kept) < num_episodes:
-        obs = envs.step(policy.greedy(obs)).obs
+        step = envs.step(policy.greedy(obs, memory))
+        obs = step.obs
+        if memory is not None:
+            memory[step.terminated | step.truncated | ~step.valid] = 0.0
         num_steps += 1
         if num_steps % 100 == 0:
             _check_ending(envs, missing, max_episode_steps)

@@ -16,6 +16,7 @@ from hotloop.rollouts.state import (
     History,
     RolloutPosition,
     RolloutState,
+    memory_of,
     running_episodes,
 )
 from hotloop.system.memory import need_memory
@@ -133,6 +134,7 @@ class InlineRollout:
                 vector_steps=collector.vector_steps,
                 running=collector.envs.running(),
                 obs=slot.fragment.last_obs.copy(),
+                memory=slot.fragment.last_memory.copy(),
                 history=history.parts(),
             )
             for collector, slot, history in zip(
@@ -155,8 +157,10 @@ class InlineRollout:
             envs = collector.envs
             own = episodes[first : first + envs.num_envs]
             collector.vector_steps = vector_steps
-            restarted_envs += [first + i for i in collector.resume(own)]
+            memory = memory_of(arrays, first, envs.num_envs)
+            restarted_envs += [first + i for i in collector.resume(own, memory)]
             slot.fragment.last_obs[...] = collector.obs
+            slot.fragment.last_memory[...] = collector.memory
             if envs.can_replay:
                 history.resume(own, envs.running())
             first += envs.num_envs

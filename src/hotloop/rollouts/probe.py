@@ -260,11 +260,12 @@ def _act(policy: ActingPolicy, num_envs: int, seed: int) -> dict[int, float]:
         head = np.zeros((size, network.head_size), np.float32)
         spec = network.action_spec
         action = np.zeros((size, *spec.shape), spec.dtype)
+        memory = policy.new_memory(size)
         times: list[float] = []
         began = time.perf_counter()
         while len(times) < 5 or (len(times) < 200 and time.perf_counter() - began < _ACT_S):
             start = time.perf_counter()
-            policy.draw(obs, noise, head, action)
+            policy.draw(obs, noise, head, action, memory)
             times.append(time.perf_counter() - start)
         found[size] = float(np.median(times))
     return found

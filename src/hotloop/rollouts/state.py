@@ -22,6 +22,7 @@ class GroupState:
         vector_steps: steps of each of them so far.
         running: number and length of each environment's running episode.
         obs: (N, *obs_shape), what to act on next.
+        memory: float32, (N, M), what the policy remembers before it.
         history: the actions of the last steps, in chunks of (L, N, *action_shape), which reach back
             to the start of every running episode; none where episodes can't be replayed.
     """
@@ -29,6 +30,7 @@ class GroupState:
     vector_steps: int
     running: Sequence[tuple[int, int]]
     obs: Array = field(repr=False)
+    memory: Array = field(repr=False)
     history: Sequence[Array] = field(default=(), repr=False)
 
 
@@ -61,14 +63,18 @@ class RolloutState:
     groups: Sequence[GroupState] = ()
 
     def to_arrays(self) -> dict[str, Array]:
-        """Each running episode's actions, (L, *action_shape), for a checkpoint."""
+        """For a checkpoint: each running episode's actions, (L, *action_shape), and its memory."""
         arrays: dict[str, Array] = {}
+        env = 0
         for group in self.groups:
             actions = np.concatenate(group.history) if group.history else None
             for i, (_, length) in enumerate(group.running):
-                arrays[f"actions.{len(arrays)}"] = (
+                arrays[f"actions.{env}"] = (
                     np.empty(0) if actions is None else actions[len(actions) - length :, i]
                 )
+                if group.memory.size:
+                    arrays[f"memory.{env}"] = group.memory[i]
+                env += 1
         return arrays
 
     def position(self) -> RolloutPosition:
@@ -92,6 +98,16 @@ def running_episodes(
         RunningEpisode(episode, arrays[f"actions.{i}"], obs_hash)
         for i, (episode, obs_hash) in enumerate(episodes)
     ]
+
+
+def memory_of(arrays: Mapping[str, Array], first_env: int, num_envs: int) -> Array | None:
+    """What the policy remembered of environments, (N, M), from `RolloutState.to_arrays`.
+
+    Returns:
+        None where it had no memory.
+    """
+    names = [f"memory.{env}" for env in range(first_env, first_env + num_envs)]
+    return np.stack([arrays[name] for name in names]) if names[0] in arrays else None
 
 
 class History:

@@ -188,9 +188,9 @@ def _play(
         )
     obs = loop.reset(first_episode=0)
     film.add(_frame(env, name))
-    total = 0.0
+    total, memory = 0.0, policy.new_memory(1)
     for _ in range(max_steps):
-        result = loop.step(policy.greedy(obs))
+        result = loop.step(policy.greedy(obs, memory))
         film.add(_frame(env, name))
         finished = loop.pop_episodes()
         if finished:

@@ -17,10 +17,17 @@ from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.ops import explained_variance
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ActingPolicy
-from hotloop.rollouts import CollectionOptions, Schedule, environment_weights, to_batch
+from hotloop.rollouts import (
+    CollectionOptions,
+    Schedule,
+    environment_weights,
+    to_batch,
+    to_sequences,
+)
 from hotloop.runs import Result
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
+from hotloop.training.minibatches import minibatches, num_units, taken
 from hotloop.training.position import Position
 from hotloop.training.train import Training
 from hotloop.types import Array, Fragment
@@ -162,7 +169,17 @@ class OnPolicy(Algorithm):
             prepared.append(self.prepare(scaled, learner.hyper.floats, config))
         kind = type(prepared[0])
         given = [_present(one) for one in prepared]
-        fields = to_batch(fragments, given, learner.rng)
+        if policy.memory_size:
+            missing = [x for x in ("memory", "begins", "weight") if x not in kind._fields]
+            if missing:
+                raise ConfigError(
+                    f"a network with memory learns from sequences, and the batch of '{self.name}' "
+                    f"has no {', '.join(f'`{name}`' for name in missing)}: add the fields, as "
+                    "ppo's Batch has them"
+                )
+            fields = to_sequences(fragments, given, config.sequence_length or config.num_steps)
+        else:
+            fields = to_batch(fragments, given, learner.rng)
         if "obs" in fields:
             fields["obs"] = policy.scaled(fields["obs"])
         if config.schedule == "variable":
@@ -187,31 +204,27 @@ class OnPolicy(Algorithm):
         counted: list[Tensor] = []
         orders: list[Tensor] = []
         for _ in range(config.update_epochs):
-            # One gather a pass; its minibatches are then views.
-            order = torch.from_numpy(learner.rng.permutation(config.batch_size))
+            order = torch.from_numpy(learner.rng.permutation(num_units(batch)))
             orders.append(order.to(learner.device))
-            passes = [
-                None if x is None else x.index_select(0, orders[-1]).split(config.minibatch_size)
-                for x in batch
-            ]
-            for k in range(config.num_minibatches):
+            for minibatch in minibatches(batch, orders[-1], config.num_minibatches):
                 with span("minibatch"):
-                    learner.update(type(batch)(*(None if x is None else x[k] for x in passes)))
+                    learner.update(minibatch)
                 if active is not None:
                     counted.append(active.clone())
             # The one synchronisation of a pass, and only where updates may end.
             if active is not None and not active.item():
                 break
         names, rows = learner.metrics.pop()
-        taken = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        has_counted = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         if counted:
-            taken = torch.stack(counted)
+            has_counted = torch.stack(counted)
         # A minibatch that does not count may have an infinite loss: it changed nothing.
-        bad = taken[:, None] & ~rows.isfinite()
+        bad = has_counted[:, None] & ~rows.isfinite()
         broken = learner.non_finite()
         if bad.any() or broken:
-            raise _non_finite(bad, names, broken, batch, torch.cat(orders), config.minibatch_size)
-        rows = rows[taken]
+            size = num_units(batch) // config.num_minibatches
+            raise _non_finite(bad, names, broken, batch, torch.cat(orders), size)
+        rows = rows[has_counted]
         metrics = dict(zip(names, rows.mean(0).tolist(), strict=True))
         metrics |= {"num_updates": float(len(rows)), **learner.hyper.reported()}
         return metrics
@@ -231,14 +244,16 @@ def _non_finite(
         bad: bool, (updates, M).
         names: of the metrics, M.
         broken: parts of the state that are not finite.
-        batch: all rows.
-        order: of the rows in the minibatches, one pass after the other.
+        batch: all rows, or sequences.
+        order: of these in the minibatches, one pass after the other.
         size: of a minibatch.
     """
     update = int(bad.any(1).int().argmax()) if bad.any() else len(bad) - 1
     found = [name for name, is_bad in zip(names, bad[update].tolist(), strict=True) if is_bad]
     index = order[update * size : (update + 1) * size]
-    rows: dict[str, Array] = {name: x[index].cpu().numpy() for name, x in _present(batch).items()}
+    rows: dict[str, Array] = {
+        name: x.cpu().numpy() for name, x in _present(taken(batch, index)).items()
+    }
     return NonFiniteUpdate(found or list(broken), update + 1, rows)
 
 

@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hotloop.rollouts.state import GroupState, History, RolloutPosition, running_episodes
+from hotloop.rollouts.state import (
+    GroupState,
+    History,
+    RolloutPosition,
+    memory_of,
+    running_episodes,
+)
 from hotloop.rollouts.workers.shared_memory import NUM_SLOTS
 from hotloop.types import NO_INFO, Array, Episode, Fragment
 
@@ -42,8 +48,9 @@ class Group:
         self._has_ended = np.ones(num_envs, np.bool_)
         # Environments whose episodes were lost before the next row.
         self._lost: set[int] = set()
-        # What is acted on next; None before the first row.
+        # What is acted on next, and what is remembered before it; None before the first row.
         self._obs: Array | None = None
+        self._memory = np.zeros((num_envs, 0), np.float32)
         self._history = History(NUM_SLOTS * num_steps, action)
 
     def state(self) -> GroupState | None:
@@ -54,6 +61,7 @@ class Group:
             vector_steps=self.taken,
             running=self._running(),
             obs=self._obs,
+            memory=self._memory,
             history=self._history.parts(),
         )
 
@@ -81,6 +89,10 @@ class Group:
             self._lengths[i] = 0 if is_new else len(arrays[f"actions.{first + i}"])
         self._has_ended[:] = False
         self._obs = obs
+        memory = memory_of(arrays, first, len(self._episodes))
+        if memory is not None:
+            self._memory = memory
+            self._memory[list(restarted_envs)] = 0.0
         if self._can_replay:
             own = running_episodes(arrays, position.episodes)[first : first + len(self._episodes)]
             self._history.resume(own, self._running())
@@ -107,7 +119,7 @@ class Group:
         if self.cuts or self._lost or not fragment.valid.all():
             since = self._mark_cuts(fragment, start, stop)
         episodes = self._follow(fragment, table, since, start, read_info)
-        self.taken, self._obs = stop, fragment.last_obs
+        self.taken, self._obs, self._memory = stop, fragment.last_obs, fragment.last_memory
         if self._can_replay:
             self._history.add(fragment.action, self._running())
         return episodes

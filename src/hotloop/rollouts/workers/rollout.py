@@ -165,9 +165,9 @@ class ProcessRollout:
         self.num_transitions = position.num_transitions
         if not position.episodes:
             return []
-        actions = {name: array for name, array in arrays.items() if name.startswith("actions.")}
         # Kept: who dies before the first row is brought there again.
-        self._resume = actions, position
+        own = {name: x for name, x in arrays.items() if name.startswith(("actions.", "memory."))}
+        self._resume = own, position
         for group, vector_steps in zip(self._groups, position.vector_steps, strict=True):
             group.first_row = group.taken = vector_steps
         self._set_up()
@@ -205,7 +205,12 @@ class ProcessRollout:
             first = worker.number * self._num_envs
             numbers = range(first, first + self._num_envs)
             resume = [position.episodes[i] for i in numbers]
-            arrays = {f"actions.{k}": stored[f"actions.{i}"] for k, i in enumerate(numbers)}
+            arrays = {
+                f"{what}.{k}": stored[f"{what}.{i}"]
+                for k, i in enumerate(numbers)
+                for what in ("actions", "memory")
+                if f"{what}.{i}" in stored
+            }
         setup = Setup(
             network=self.policy.network.to_json(),
             exploration=None if exploration is None else dataclasses.asdict(exploration),

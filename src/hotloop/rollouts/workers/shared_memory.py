@@ -235,13 +235,15 @@ class WorkerMemory:
         else:
             columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         last = self.slots[which].fragment
-        last_obs = last.obs[end] if end < self.num_steps else last.last_obs
+        last_obs, last_memory = last.last_obs, last.last_memory
+        if end < self.num_steps:
+            last_obs, last_memory = last.obs[end], last.memory[end]
         fields: dict[str, Any] = dict(zip(PER_STEP, columns[:-2], strict=True))
         versions, episodes = columns[-2:]
         fragment = Fragment(
             **fields,
             last_obs=last_obs.copy(),
-            memory=self.slots[self.place(start)[0]].fragment.memory.copy(),
+            last_memory=last_memory.copy(),
             policy_version=int(versions.min()),
             first_env=self._first_env,
         )

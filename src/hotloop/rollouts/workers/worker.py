@@ -22,7 +22,7 @@ from hotloop.envs import VectorEnv, make_vec
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, network_from_json
 from hotloop.rollouts.collector import Collector, Slot
-from hotloop.rollouts.state import running_episodes
+from hotloop.rollouts.state import memory_of, running_episodes
 from hotloop.rollouts.workers.channel import Channel, Closed
 from hotloop.rollouts.workers.messages import Failure, Greeting, Ready, Resumed, Setup
 from hotloop.rollouts.workers.shared_memory import (
@@ -258,7 +258,9 @@ class Worker:
         self._step_begins()
         if setup.resume is not None:
             restarted_envs = self._collector.resume(
-                running_episodes(arrays, setup.resume), on_step=self._step_begins
+                running_episodes(arrays, setup.resume),
+                memory_of(arrays, 0, self._envs.num_envs),
+                on_step=self._step_begins,
             )
             obs = self._collector.obs
             assert obs is not None

@@ -48,6 +48,7 @@ from hotloop.training.options.groups import (
     TaskOptions,
     WorkerOptions,
 )
+from hotloop.training.options.sequences import MemoryOptions, SequenceOptions
 from hotloop.training.options.stored import changed_fields, differing_defaults, from_stored, to_json
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "Importable",
     "JsonObject",
     "Mark",
+    "MemoryOptions",
     "Natural",
     "NetworkOptions",
     "NotNegative",
@@ -83,6 +85,7 @@ __all__ = [
     "ScheduledNotNegative",
     "ScheduledPositive",
     "Seed",
+    "SequenceOptions",
     "Sizes",
     "TaskOptions",
     "Trackers",

@@ -1,0 +1,1 @@
+"""Memory: what networks that remember learn, how fast, and beside whom."""

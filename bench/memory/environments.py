@@ -1,0 +1,73 @@
+"""Environments that can't be solved by what is observed now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Without velocities: the cart's position and the pole's angle."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space: Any = env.observation_space
+        self.observation_space = spaces.Box(space.low[::2], space.high[::2], dtype=np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[::2]
+
+
+def positions_of_cartpole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """CartPole-v1 without velocities."""
+    return Positions(gymnasium.make("CartPole-v1", disable_env_checker=True, **kwargs))
+
+
+class TMaze(gymnasium.Env[Any, Any]):
+    """A corridor whose sign, seen in the first step alone, tells where to turn at its end.
+
+    Bakker 2001, "Reinforcement Learning with Long Short-Term Memory", section 3: observed are
+    three bits, 011 or 110 at the start, 101 in the corridor, 010 at the junction; moving is north,
+    south, east or west. The turn that the sign tells of earns 4, the other one −0.1, and standing
+    still −0.1.
+
+    Args:
+        length: steps from the start to the junction.
+    """
+
+    def __init__(self, length: int = 10) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (3,), np.float32)
+        self.action_space = spaces.Discrete(4)
+        self._length = length
+        self._place = self._is_north = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place, self._steps = 0, 0
+        self._is_north = int(self.np_random.integers(2))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        north, south, east, west = range(4)
+        self._steps += 1
+        truncated = self._steps >= 10 * self._length
+        if self._place == self._length and action in (north, south):
+            is_right = (action == north) == bool(self._is_north)
+            return self._seen(), 4.0 if is_right else -0.1, True, False, {}
+        before = self._place
+        if action == east:
+            self._place = min(self._place + 1, self._length)
+        elif action == west:
+            self._place = max(self._place - 1, 0)
+        reward = -0.1 if self._place == before else 0.0
+        return self._seen(), reward, False, truncated, {}
+
+    def _seen(self) -> Any:
+        if self._place == 0:
+            bits = (0, 1, 1) if self._is_north else (1, 1, 0)
+        else:
+            bits = (0, 1, 0) if self._place == self._length else (1, 0, 1)
+        return np.array(bits, np.float32)
