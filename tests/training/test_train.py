@@ -128,7 +128,9 @@ def test_what_auto_has_chosen_stays(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("options", [{}, NORMALIZED], ids=["plain", "normalized"])
+@pytest.mark.parametrize(
+    "options", [{}, NORMALIZED, {"memory": "lstm:6"}], ids=["plain", "normalized", "memory"]
+)
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, env_id, options):
     whole = config(tmp_path, "whole", env_id=env_id, **options)
     ppo.train(whole)

@@ -1,0 +1,121 @@
+"""PPO of networks with memory: its update beside one that unrolls one environment at a time."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.algorithms import ppo
+from hotloop.errors import ConfigError
+from hotloop.learner import UpdateRule
+from tests.policies.nets import Spaces
+from tests.policies.test_policies import DISCRETE, obs_spec
+from tests.reference import memory as reference
+
+LENGTH, COUNT = 8, 4  # of sequences
+OPTIONS = {
+    "num_envs": COUNT,
+    "num_steps": LENGTH,
+    "num_minibatches": 2,
+    "update_epochs": 8,
+    "compile": "off",
+    "hidden_sizes": (6,),
+    "learning_rate": 1e-3,
+    "entropy_coef": 0.01,
+}
+
+
+def sequences(size, memory_size):
+    """Rows of sequences with episodes that begin within them, and rows that don't count."""
+    rng = np.random.default_rng(0)
+    shape = LENGTH, COUNT
+    begins = rng.random(shape) < 0.2
+    assert begins[1:].any()
+    weight = (rng.random(shape) < 0.9).astype(np.float32)
+    return {
+        "obs": rng.standard_normal((*shape, size)).astype(np.float32),
+        "action": rng.integers(0, 3, shape),
+        "log_prob": np.log(rng.uniform(0.2, 0.5, shape)).astype(np.float32),
+        "value": rng.standard_normal(shape).astype(np.float32),
+        "advantages": rng.standard_normal(shape).astype(np.float32),
+        "returns": rng.standard_normal(shape).astype(np.float32),
+        "weight": weight / weight.mean(),
+        "memory": rng.uniform(-1, 1, (COUNT, memory_size)).astype(np.float32),
+        "begins": begins,
+    }
+
+
+def learned(config, nets, fields):
+    """Parameters after an iteration on these sequences."""
+    learner = ppo.algorithm.make_learner(
+        config,
+        nets,
+        [UpdateRule(function=partial(ppo.update, nets=nets, config=config))],
+        device=torch.device("cpu"),
+        stream=1,
+        num_batches=config.num_updates,
+        batch_size=config.minibatch_size,
+    )
+    batch = ppo.Batch(**{name: torch.from_numpy(x) for name, x in fields.items()})
+    metrics = ppo.algorithm._learn(batch, learner, config)
+    assert metrics["num_updates"] == 16
+    return learner.publish(1).params
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_update_is_that_of_one_environment_at_a_time(kind):
+    """16 minibatches of whole sequences, in float64; a state that leaks into an episode is seen."""
+    config = ppo.Config(**OPTIONS, memory=f"{kind}:5", seed=0)
+    nets = ppo.networks(config, Spaces(obs_spec(3), DISCRETE), torch.device("cpu"))
+    params = nets.network.initial_parameters(0)
+    fields = sequences(3, nets.network.memory_size)
+    ours = learned(config, nets, fields)
+
+    peer = reference.Networks(params, kind)
+    rng = np.random.default_rng((0, 1))
+    orders = [torch.from_numpy(rng.permutation(COUNT)) for _ in range(config.update_epochs)]
+    optimizer = torch.optim.Adam(peer.parameters(), lr=config.learning_rate, eps=1e-5)
+    double = {name: torch.from_numpy(x) for name, x in fields.items()}
+    double = {name: x.double() if x.is_floating_point() else x for name, x in double.items()}
+    reference.learn(peer, optimizer, double, orders, config)
+
+    for name, theirs in peer.numpy().items():
+        np.testing.assert_allclose(ours[name], theirs, rtol=1e-3, atol=1e-5, err_msg=name)
+        assert not np.allclose(ours[name], params[name], rtol=1e-3, atol=1e-5)
+
+    leaking = learned(config, nets, {**fields, "begins": np.zeros_like(fields["begins"])})
+    differences = [np.abs(leaking[name] - ours[name]).max() for name in ours]
+    assert max(differences) > 1e-3  # a hundred times what is allowed above
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": "lstm"}, "`memory` must be lstm:UNITS or gru:UNITS, such as lstm:128, got"),
+        ({"memory": "lstm:0"}, "got 'lstm:0'"),
+        ({"memory": "rnn:8"}, "got 'rnn:8'"),
+        ({"sequence_length": 16}, "`sequence_length` is of networks with memory: set `memory`"),
+        (
+            {"memory": "gru:8", "sequence_length": 64},
+            "`sequence_length` must not exceed a fragment, `num_steps` = 32, got 64",
+        ),
+        ({"memory": "gru:8", "sequence_length": 5}, "must divide `num_steps` = 32, got 5"),
+        (
+            {"memory": "gru:8", "num_minibatches": 8},
+            "must divide the number of sequences, 4, as a minibatch holds whole ones, got 8",
+        ),
+        (
+            {"memory": "gru:8", "schedule": "variable", "workers": 2},
+            "`schedule` 'variable' takes different numbers of steps: choose 'barrier'",
+        ),
+        (
+            {"memory": "gru:8", "network": "tests.policies.nets:Net", "hidden_sizes": (64, 64)},
+            "`memory` is of hotloop's own networks",
+        ),
+    ],
+)
+def test_refuses_what_can_not_be(options, message):
+    with pytest.raises(ConfigError, match=message):
+        config = ppo.Config(**{"num_envs": 4, "num_steps": 32, "num_minibatches": 2, **options})
+        ppo.networks(config, Spaces(obs_spec(3), DISCRETE), torch.device("cpu"))

@@ -1,0 +1,91 @@
+"""A recurrent actor and critic, one environment and one step at a time, in float64."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Networks(nn.Module):
+    """The layers of a network with memory, by its parameters' names."""
+
+    def __init__(self, params, kind):
+        super().__init__()
+        self.kind = kind
+        self.named = nn.ParameterDict(
+            {name.replace(".", "_"): torch.from_numpy(x).double() for name, x in params.items()}
+        )
+        self.num_layers = sum(f"policy.{k}.weight" in params for k in range(len(params)))
+
+    def step(self, obs, memory):
+        """One environment's head, value and next memory."""
+        weight, bias = self.named["memory_weight"], self.named["memory_bias"]
+        size = len(weight) - len(obs)
+        of_obs = [obs @ part for part in weight[: len(obs)].split(size, 1)]
+        of_output = [memory[:size] @ part for part in weight[len(obs) :].split(size, 1)]
+        biases = bias.split(size)
+        if self.kind == "lstm":
+            i, f, o, g = (x + h + b for x, h, b in zip(of_obs, of_output, biases, strict=True))
+            cell = torch.sigmoid(f) * memory[size:] + torch.sigmoid(i) * torch.tanh(g)
+            output = torch.sigmoid(o) * torch.tanh(cell)
+            memory = torch.cat([output, cell])
+        else:
+            r = torch.sigmoid(of_obs[0] + of_output[0] + biases[0])
+            z = torch.sigmoid(of_obs[1] + of_output[1] + biases[1])
+            n = torch.tanh(of_obs[2] + biases[2] + r * of_output[2])
+            output = memory = (1 - z) * n + z * memory
+        return self.perceptron("policy", output), self.perceptron("value", output)[0], memory
+
+    def perceptron(self, name, x):
+        for k in range(self.num_layers):
+            x = x @ self.named[f"{name}_{k}_weight"] + self.named[f"{name}_{k}_bias"]
+            x = torch.tanh(x) if k < self.num_layers - 1 else x
+        return x
+
+    def unroll(self, obs, memory, begins):
+        """Heads, (L, S, H), and values, (L, S), of sequences, (L, S, D)."""
+        heads, values = [], []
+        for s in range(obs.shape[1]):
+            remembered = memory[s]
+            own = []
+            for t in range(len(obs)):
+                if begins[t, s]:
+                    remembered = torch.zeros_like(remembered)
+                head, value, remembered = self.step(obs[t, s], remembered)
+                own.append((head, value))
+            heads.append(torch.stack([head for head, _ in own]))
+            values.append(torch.stack([value for _, value in own]))
+        return torch.stack(heads, 1), torch.stack(values, 1)
+
+    def numpy(self):
+        """Parameters by their names."""
+        return {name.replace("_", "."): x.detach().numpy() for name, x in self.named.items()}
+
+
+def learn(networks, optimizer, batch, orders, config):
+    """All epochs of PPO on sequences, (L, S, …)."""
+    size = batch["obs"].shape[1] // config.num_minibatches
+    for order in orders:
+        for start in range(0, len(order), size):
+            some = order[start : start + size]
+            rows = {name: x[:, some] for name, x in batch.items() if name != "memory"}
+            heads, value = networks.unroll(rows["obs"], batch["memory"][some], rows["begins"])
+            distribution = torch.distributions.Categorical(logits=heads)
+            ratio = (distribution.log_prob(rows["action"]) - rows["log_prob"]).exp()
+            advantages, weight = rows["advantages"], rows["weight"]
+            mean = (weight * advantages).sum() / weight.sum()
+            count = advantages.numel()
+            variance = (weight * (advantages - mean) ** 2).sum() / weight.sum()
+            std = (variance * count / (count - 1)).sqrt()
+            advantages = (advantages - mean) / (std + 1e-8)
+            low, high = 1 - config.clip_range, 1 + config.clip_range
+            surrogate = torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
+            loss = (
+                -(weight * surrogate).mean()
+                + config.value_coef * (weight * (value - rows["returns"]) ** 2).mean()
+                - config.entropy_coef * (weight * distribution.entropy()).mean()
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(networks.parameters(), config.max_grad_norm)
+            optimizer.step()
