@@ -116,6 +116,9 @@ def test_update_is_that_of_one_environment_at_a_time(kind):
     ],
 )
 def test_refuses_what_can_not_be(options, message):
-    with pytest.raises(ConfigError, match=message):
+    def make():
         config = ppo.Config(**{"num_envs": 4, "num_steps": 32, "num_minibatches": 2, **options})
         ppo.networks(config, Spaces(obs_spec(3), DISCRETE), torch.device("cpu"))
+
+    with pytest.raises(ConfigError, match=message):
+        make()

@@ -54,7 +54,6 @@ class Replayed:
                 if (fragment.terminated | fragment.truncated | ~fragment.valid)[t, i]:
                     memory[:] = 0.0
                     self.num_resets += 1
-            np.testing.assert_allclose(fragment.last_memory[i], memory[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
