@@ -18,7 +18,7 @@ import os
 import statistics
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +66,14 @@ def curve(steps: np.ndarray, returns: np.ndarray, total: int) -> list[float | No
     return [round(float(some.mean()), 2) if len(some) else None for some in means]
 
 
-def learn(task: str, total: int, seed: int, folder: Path, more: list[str]) -> dict[str, Any]:
-    """Train and evaluate one seed, or go on with what there is of it."""
+def learn(
+    algorithm: str, env_id: str, total: int, seed: int, folder: Path, more: list[str]
+) -> dict[str, Any]:
+    """Train and evaluate one seed, or go on with what there is of it in a folder."""
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import episodes_of
 
-    algorithm, _, env_id = task.partition(":")
-    run_dir = folder / storage.file_name(f"{algorithm}_{env_id}") / f"seed_{seed}"
+    run_dir = folder / f"seed_{seed}"
     hotloop = [sys.executable, "-m", "hotloop"]
     where = ["--env-id", env_id, "--seed", str(seed), "--run-dir", str(run_dir)]
     command = [*hotloop, "train", algorithm, *where, "--total-timesteps", str(total), *more]
@@ -215,12 +216,12 @@ def main() -> int:
     more = ["--compile", "on", "--torch-threads", "1"]
     has_failed = False
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        trainings = {
-            pool.submit(
-                learn, task, there[task]["total_timesteps"], seed, arguments.runs_dir, more
-            ): task
-            for task, seed in wanted
-        }
+        trainings: dict[Future[dict[str, Any]], str] = {}
+        for task, seed in wanted:
+            algorithm, _, env_id = task.partition(":")
+            folder = arguments.runs_dir / storage.file_name(f"{algorithm}_{env_id}")
+            total = there[task]["total_timesteps"]
+            trainings[pool.submit(learn, algorithm, env_id, total, seed, folder, more)] = task
         for training in as_completed(trainings):
             task = trainings[training]
             try:
