@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotloop.errors import ConfigError, MissingExtraError, SpaceError
+from hotloop.replay.checks import whole
 from hotloop.stacks import num_stacked_frames
 
 
@@ -27,13 +28,25 @@ class Description(NamedTuple):
     next_step_autoreset: bool = False
 
 
-def describe(env: Any) -> Description:
+def describe(env: Any, memory_size: int = 0) -> Description:
     """Look at a Gymnasium environment or vector environment, or one that `make_vec` made.
+
+    Args:
+        env: the environment.
+        memory_size: M of a field `memory`, (M,), which there is from 1 on.
 
     Raises:
         SpaceError: a space that arrays of one shape can't hold.
-        ConfigError: it is no environment.
+        ConfigError: it is no environment, or `memory_size` no number.
     """
+    description = _described(env)
+    if memory_size != 0:
+        size = whole("memory_size", memory_size)
+        description.fields["memory"] = ((size,), np.float32)
+    return description
+
+
+def _described(env: Any) -> Description:
     num_envs = int(getattr(env, "num_envs", 1))
     if hasattr(env, "obs_spec") and hasattr(env, "action_spec"):
         obs = env.obs_spec.shape, np.dtype(env.obs_spec.dtype)

@@ -15,7 +15,15 @@ from numpy.typing import ArrayLike
 from hotloop.errors import ConfigError, ReplayError, ShapeError
 from hotloop.replay import saving
 from hotloop.replay.batch import Batch, Block, Blocks
-from hotloop.replay.checks import as_array, check, exponent, one_each, whole
+from hotloop.replay.checks import (
+    as_array,
+    check,
+    exponent,
+    no_such_number,
+    one_each,
+    too_few,
+    whole,
+)
 from hotloop.replay.native.calls import (
     REFUSED_REWARD,
     REFUSED_WEIGHT,
@@ -27,7 +35,7 @@ from hotloop.replay.native.calls import (
     write,
     write_one,
 )
-from hotloop.replay.samplers import Prioritized, RankBased, Sampler, Uniform
+from hotloop.replay.samplers import Prioritized, RankBased, Sampler, Sequences, Uniform
 from hotloop.replay.staging import Staging, reward_refused
 from hotloop.replay.storage.host import Store
 from hotloop.replay.storage.layout import Layout, arrange, declared
@@ -49,7 +57,8 @@ class ReplayBuffer:
         capacity: transitions; when it is full, each new one replaces the oldest.
         fields: what a transition consists of: `{"obs": ((17,), np.float32), "reward": ((),
             np.float32), …}`; dictionaries within it are allowed.
-        sampler: how batches are drawn: `Uniform`, `Proportional`, `Prioritized`, `RankBased`.
+        sampler: how batches are drawn: `Uniform`, `Proportional`, `Prioritized`, `RankBased`, or
+            `Sequences`, which needs `terminated` (bool).
         seed: of the draws; None: another one each time.
         num_envs: environments that write, each with episodes of its own.
         share_next_obs: keep a `next_obs` only once where it is, byte for byte, the `obs` of its
@@ -110,8 +119,8 @@ class ReplayBuffer:
         self.sampler: Sampler = sampler if sampler is not None else Uniform()
         if not isinstance(self.sampler, Sampler):
             raise ConfigError(
-                "`sampler` must be Uniform(), Proportional(), Prioritized() or RankBased(), got "
-                f"{sampler!r}"
+                "`sampler` must be Uniform(), Proportional(), Prioritized(), RankBased() or "
+                f"Sequences(length=…), got {sampler!r}"
             )
         n_step = whole("n_step", n_step)
         self.settings: dict[str, Any] = {
@@ -135,6 +144,7 @@ class ReplayBuffer:
             n_step=n_step,
             keeps_raw_reward=weight_from == "return_to_go" and n_step > 1,
             keeps_previous=returns and num_envs > 1,
+            in_sequences=isinstance(self.sampler, Sequences),
         )
         try:
             random = np.random.SeedSequence(seed).generate_state(4, np.uint64)
@@ -160,7 +170,13 @@ class ReplayBuffer:
 
     @classmethod
     def for_env(
-        cls, env: Any, capacity: int, *, num_envs: int | None = None, **options: Any
+        cls,
+        env: Any,
+        capacity: int,
+        *,
+        num_envs: int | None = None,
+        memory_size: int = 0,
+        **options: Any,
     ) -> ReplayBuffer:
         """A buffer for an environment's transitions, with `next_obs` shared.
 
@@ -172,6 +188,8 @@ class ReplayBuffer:
             env: a Gymnasium environment or vector environment, or one that `hotloop.make_vec` made.
             capacity: transitions.
             num_envs: how many such environments there are; by default what `env` says.
+            memory_size: M; with more than 0 there is a field `memory` besides, float32, (M,), what
+                a network remembered before the transition.
             options: as the class takes them.
 
         Raises:
@@ -180,7 +198,7 @@ class ReplayBuffer:
         """
         from hotloop.replay.adapters import describe
 
-        found = describe(env)
+        found = describe(env, memory_size)
         options.setdefault("next_step_autoreset", found.next_step_autoreset)
         if options.setdefault("share_next_obs", True) or options.get("n_step", 1) > 1:
             options.setdefault("frame_stacks", found.frame_stacks)
@@ -282,6 +300,8 @@ class ReplayBuffer:
                     raise reward_refused(-1 - written)
                 if written < count:
                     self._store.grow()
+            for one in staging.left_out:
+                self._cut(one, one)
             staging.release()
 
     def cut(self, env: int | None = None) -> None:
@@ -298,10 +318,7 @@ class ReplayBuffer:
             if env is not None:
                 first = last = self._staging.env_of_one(env)
             self._staging.begin_anew(first, last)
-            following = cut(self._at, first, last, True)
-            while following <= last:
-                self._store.grow()
-                following = cut(self._at, following, last, False)
+            self._cut(first, last)
 
     def update_weights(self, index: ArrayLike, weight: ArrayLike) -> int:
         """Give entries new weights; for `Prioritized` and `RankBased`, new priorities.
@@ -334,7 +351,7 @@ class ReplayBuffer:
                 place = -1 - applied
                 if place < count:
                     raise self._staging.weight_refused(weights[place], place)
-                raise self._no_such_number(int(np.asarray(index)[place - count]))
+                raise no_such_number(np.asarray(index)[place - count], self.num_added, len(self))
             return applied
 
     # Reading.
@@ -345,7 +362,7 @@ class ReplayBuffer:
         """Draw a batch. Two spans time it: `sample`, which entries; `gather`, what is in them.
 
         Args:
-            batch_size: B.
+            batch_size: B, entries or sequences.
             beta: β of the importance weights, in place of the sampler's own.
             out: a batch of this size that this buffer gave before, to be written into: its arrays,
                 and tensors made of them, stay where they are.
@@ -368,7 +385,7 @@ class ReplayBuffer:
                 beta = self._beta() if beta is None else exponent(beta)
                 drawn = choose(self._at, block.address, block.size, beta)
                 if drawn != block.size:
-                    raise self._too_few(block.size, drawn)
+                    raise too_few(block.size, drawn, len(self), self._replacement)
                 self.num_samples += 1
             with span("gather"):
                 collect(self._at, block.address, block.size)
@@ -385,13 +402,13 @@ class ReplayBuffer:
         """
         with self._lock:
             count = self._given_numbers(index)
-            block = self._blocks.take(count) or self._blocks.make(count)
+            block = self._singles.take(count) or self._singles.make(count)
             for name in ("probability", "importance"):
                 if name in block.arrays:
                     block.arrays[name].fill(np.nan)
             found = fetch(self._at, block.address, count)
             if found < count:
-                raise self._no_such_number(int(np.asarray(index)[found]))
+                raise no_such_number(np.asarray(index)[found], self.num_added, len(self))
             return block.batch()
 
     # Keeping.
@@ -444,6 +461,16 @@ class ReplayBuffer:
         self._staging.bind(store)
         sampler = self.sampler
         self._blocks = Blocks(self.layout, sampler.weighted, sampler.has_importance)
+        self._singles = self._blocks  # where what `get` is asked for goes
+        if isinstance(sampler, Sequences):
+            self._blocks = Blocks(self.layout, False, False, sampler.steps)
+
+    def _cut(self, first: int, last: int) -> None:
+        """Close what is open of environments, from one number to another."""
+        following = cut(self._at, first, last, True)
+        while following <= last:
+            self._store.grow()
+            following = cut(self._at, following, last, False)
 
     def _beta(self) -> float:
         """β of the next batch."""
@@ -455,8 +482,8 @@ class ReplayBuffer:
         """Memory for a batch, and work space, if there can be one."""
         size = whole("batch_size", batch_size, ReplayError)
         if len(self) == 0 or (size > len(self) and not self._replacement):
-            raise self._too_few(size, 0)
-        self._store.make_scratch(size)
+            raise too_few(size, 0, len(self), self._replacement)
+        self._store.make_scratch(size * int(self._store.handle["steps"]))
         return self._blocks.take(size) or self._blocks.make(size)
 
     def _given_numbers(self, index: ArrayLike) -> int:
@@ -471,29 +498,3 @@ class ReplayBuffer:
         self._store.make_scratch(count)
         self._store.numbers[:count] = numbers
         return count
-
-    # What is wrong, in words.
-
-    def _no_such_number(self, number: int) -> ReplayError:
-        if 0 <= number < self.num_added:
-            return ReplayError(
-                f"entry {number} was overwritten: the oldest is number {self.num_added - len(self)}"
-            )
-        return ReplayError(
-            f"no entry ever had number {number}: they go from 0 to {self.num_added - 1}; pass "
-            "`batch.index`"
-        )
-
-    def _too_few(self, batch_size: int, found: int) -> ReplayError:
-        size = len(self)
-        if size == 0:
-            return ReplayError("the buffer is empty: add transitions before sampling")
-        if batch_size > size and not self._replacement:
-            return ReplayError(
-                f"a batch of {batch_size} without replacement needs as many entries, and there are "
-                f"{size}: add more, ask for fewer, or draw with replacement"
-            )
-        return ReplayError(
-            f"a batch of {batch_size} needs as many entries with weight, and {found} of {size} "
-            "have some: ask for fewer, or leave `strict` out to fill it uniformly"
-        )

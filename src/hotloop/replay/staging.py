@@ -13,7 +13,7 @@ from hotloop.replay.checks import as_array, checked, missing_fields, one_each
 from hotloop.replay.native.calls import add_weights
 from hotloop.replay.native.handle import MAX_WEIGHT
 from hotloop.replay.resets import Resets
-from hotloop.replay.samplers import Proportional, Sampler
+from hotloop.replay.samplers import Proportional, Sampler, Sequences
 from hotloop.replay.storage.host import Store
 from hotloop.replay.storage.layout import Field, Layout
 from hotloop.types import Array
@@ -66,6 +66,8 @@ class Staging:
     Attributes:
         at, envs_at, weights_at: addresses of what `put` has staged.
         takes_weight, needs_weight: whether weights may, and must, be passed.
+        left_out: environments whose last row, of those that `put` was given, was left out: their
+            sequences end there.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class Staging:
         self._fields = {one.name: one for one in layout.given()}
         self.takes_weight = sampler.weighted and weights_given
         self.needs_weight = isinstance(sampler, Proportional) and weights_given
+        self._in_sequences = isinstance(sampler, Sequences)
+        self.left_out: list[int] = []
         self._lent: dict[str, Array] = {}  # values of fields that lie apart
         self._single = Rows(layout, 1)
         self._ones = {name: view[0, ...] for name, view in self._single.views.items()}
@@ -172,7 +176,8 @@ class Staging:
 
         Returns:
             How many transitions it has, and the addresses of their environments and weights, 0
-            where nothing is said.
+            where nothing is said. Of sequences, an environment whose last row was left out is given
+            as −1 − its number.
         """
         if fields.keys() != self._fields.keys():
             fields = self._named(fields)
@@ -189,11 +194,15 @@ class Staging:
         if self._resets is not None:
             found = self._resets.transitions(fields, env)
             valid = found if valid is None else valid
+        self.left_out, begin = [], None
         if valid is not None:
             chosen = checked(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
             kept = np.flatnonzero(chosen)
             numbers = np.arange(count) % self._num_envs if env is None else env
-            env = one_each("env", numbers, count)[kept]
+            env = one_each("env", numbers, count)
+            if self._in_sequences and count:
+                begin = self._after_left_out(env, chosen)[kept]
+            env = env[kept]
             if weight is not None:
                 weight = one_each("weight", weight, count)[kept]
             fields = {
@@ -213,6 +222,8 @@ class Staging:
             raise self._weight_missing()
         if env is not None:
             self._put_envs(as_array("env", env), count)
+        if begin is not None:
+            self._envs[:count][begin] = -1 - self._envs[:count][begin]
         return count, 0 if env is None else self.envs_at, 0 if weight is None else self.weights_at
 
     def _put(self, name: str, value: Any, target: Array | None, leading: tuple[int, ...]) -> None:
@@ -241,7 +252,27 @@ class Staging:
         if wrong < count:
             raise self.weight_refused(weights[wrong], wrong)
 
+    def _after_left_out(self, env: Array, chosen: Array) -> Array:
+        """Return which rows' environments had their last one left out, bool, (B,).
+
+        Args:
+            env: (B,), each row's environment.
+            chosen: bool, (B,), False for what is left out.
+        """
+        self._check_envs(env, len(env))
+        order = np.argsort(env, kind="stable")
+        env, chosen = env[order], chosen[order]
+        last = np.append(env[1:] != env[:-1], True)  # of its environment
+        self.left_out = env[last & ~chosen].tolist()
+        after = np.zeros(len(env), np.bool_)
+        after[order[1:]] = ~chosen[:-1] & ~last[:-1]
+        return after
+
     def _put_envs(self, env: Array, count: int) -> None:
+        self._check_envs(env, count)
+        self._envs[:count] = env
+
+    def _check_envs(self, env: Array, count: int) -> None:
         if env.shape != (count,) or env.dtype.kind not in "iu":
             raise ShapeError(
                 f"`env` must be integers, shape ({count},), got {env.dtype} {env.shape}"
@@ -252,7 +283,6 @@ class Staging:
                 f"`env` must be from 0 to {self._num_envs - 1}, got {wrong}: say `num_envs` when "
                 "the buffer is made"
             )
-        self._envs[:count] = env
 
     def _named(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """What a user passes, by the fields' names: all of them and no others."""
