@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotloop.errors import ConfigError, MissingExtraError, SpaceError
-from hotloop.replay.checks import whole
 from hotloop.stacks import num_stacked_frames
 
 
@@ -33,16 +32,15 @@ def describe(env: Any, memory_size: int = 0) -> Description:
 
     Args:
         env: the environment.
-        memory_size: M of a field `memory`, (M,), which there is from 1 on.
+        memory_size: M of a field `memory`, float32, (M,); with 0 there is none.
 
     Raises:
         SpaceError: a space that arrays of one shape can't hold.
-        ConfigError: it is no environment, or `memory_size` no number.
+        ConfigError: it is no environment.
     """
     description = _described(env)
-    if memory_size != 0:
-        size = whole("memory_size", memory_size)
-        description.fields["memory"] = ((size,), np.float32)
+    if memory_size > 0:
+        description.fields["memory"] = ((memory_size,), np.float32)
     return description
 
 

@@ -12,11 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hotloop.errors import ConfigError, ReplayError, ShapeError
+from hotloop.errors import ConfigError, ReplayError
 from hotloop.replay import saving
 from hotloop.replay.batch import Batch, Block, Blocks
 from hotloop.replay.checks import (
-    as_array,
     check,
     exponent,
     no_such_number,
@@ -198,7 +197,7 @@ class ReplayBuffer:
         """
         from hotloop.replay.adapters import describe
 
-        found = describe(env, memory_size)
+        found = describe(env, whole("memory_size", memory_size) if memory_size else 0)
         options.setdefault("next_step_autoreset", found.next_step_autoreset)
         if options.setdefault("share_next_obs", True) or options.get("n_step", 1) > 1:
             options.setdefault("frame_stacks", found.frame_stacks)
@@ -300,8 +299,6 @@ class ReplayBuffer:
                     raise reward_refused(-1 - written)
                 if written < count:
                     self._store.grow()
-            for one in staging.left_out:
-                self._cut(one, one)
             staging.release()
 
     def cut(self, env: int | None = None) -> None:
@@ -318,7 +315,10 @@ class ReplayBuffer:
             if env is not None:
                 first = last = self._staging.env_of_one(env)
             self._staging.begin_anew(first, last)
-            self._cut(first, last)
+            following = cut(self._at, first, last, True)
+            while following <= last:
+                self._store.grow()
+                following = cut(self._at, following, last, False)
 
     def update_weights(self, index: ArrayLike, weight: ArrayLike) -> int:
         """Give entries new weights; for `Prioritized` and `RankBased`, new priorities.
@@ -343,7 +343,7 @@ class ReplayBuffer:
                 raise ReplayError(
                     f"{self.sampler} has no weights: choose another `sampler` for this buffer"
                 )
-            count = self._given_numbers(index)
+            count = self._staging.put_numbers(index)
             weights = one_each("weight", weight, count)
             self._store.new_weights[:count] = weights
             applied = update(self._at, count)
@@ -351,7 +351,7 @@ class ReplayBuffer:
                 place = -1 - applied
                 if place < count:
                     raise self._staging.weight_refused(weights[place], place)
-                raise no_such_number(np.asarray(index)[place - count], self.num_added, len(self))
+                raise no_such_number(index, place - count, self.num_added, len(self))
             return applied
 
     # Reading.
@@ -401,14 +401,14 @@ class ReplayBuffer:
             ReplayError: one of them is not there: it was overwritten, or never was.
         """
         with self._lock:
-            count = self._given_numbers(index)
+            count = self._staging.put_numbers(index)
             block = self._singles.take(count) or self._singles.make(count)
             for name in ("probability", "importance"):
                 if name in block.arrays:
                     block.arrays[name].fill(np.nan)
             found = fetch(self._at, block.address, count)
             if found < count:
-                raise no_such_number(np.asarray(index)[found], self.num_added, len(self))
+                raise no_such_number(index, found, self.num_added, len(self))
             return block.batch()
 
     # Keeping.
@@ -465,13 +465,6 @@ class ReplayBuffer:
         if isinstance(sampler, Sequences):
             self._blocks = Blocks(self.layout, False, False, sampler.steps)
 
-    def _cut(self, first: int, last: int) -> None:
-        """Close what is open of environments, from one number to another."""
-        following = cut(self._at, first, last, True)
-        while following <= last:
-            self._store.grow()
-            following = cut(self._at, following, last, False)
-
     def _beta(self) -> float:
         """β of the next batch."""
         if isinstance(self.sampler, (Prioritized, RankBased)):
@@ -485,16 +478,3 @@ class ReplayBuffer:
             raise too_few(size, 0, len(self), self._replacement)
         self._store.make_scratch(size * int(self._store.handle["steps"]))
         return self._blocks.take(size) or self._blocks.make(size)
-
-    def _given_numbers(self, index: ArrayLike) -> int:
-        """Copy entries' numbers into the work space; how many they are."""
-        numbers = as_array("index", index)
-        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
-            raise ShapeError(
-                f"`index` must be integers, (B,), as `batch.index` has them, got {numbers.dtype} "
-                f"{numbers.shape}"
-            )
-        count = len(numbers)
-        self._store.make_scratch(count)
-        self._store.numbers[:count] = numbers
-        return count

@@ -156,8 +156,9 @@ def one_each(name: str, values: ArrayLike, count: int) -> Array:
 # What is not there, in words.
 
 
-def no_such_number(number: int, added: int, size: int) -> ReplayError:
-    """A number of none of the `size` entries that are left of those ever `added`."""
+def no_such_number(index: ArrayLike, place: int, added: int, size: int) -> ReplayError:
+    """At a place of `index`, a number of none of the `size` entries left of those ever `added`."""
+    number = int(np.asarray(index)[place])
     if 0 <= number < added:
         return ReplayError(f"entry {number} was overwritten: the oldest is number {added - size}")
     return ReplayError(

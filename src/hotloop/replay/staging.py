@@ -66,8 +66,6 @@ class Staging:
     Attributes:
         at, envs_at, weights_at: addresses of what `put` has staged.
         takes_weight, needs_weight: whether weights may, and must, be passed.
-        left_out: environments whose last row, of those that `put` was given, was left out: their
-            sequences end there.
     """
 
     def __init__(
@@ -84,7 +82,6 @@ class Staging:
         self.takes_weight = sampler.weighted and weights_given
         self.needs_weight = isinstance(sampler, Proportional) and weights_given
         self._in_sequences = isinstance(sampler, Sequences)
-        self.left_out: list[int] = []
         self._lent: dict[str, Array] = {}  # values of fields that lie apart
         self._single = Rows(layout, 1)
         self._ones = {name: view[0, ...] for name, view in self._single.views.items()}
@@ -176,8 +173,8 @@ class Staging:
 
         Returns:
             How many transitions it has, and the addresses of their environments and weights, 0
-            where nothing is said. Of sequences, an environment whose last row was left out is given
-            as −1 − its number.
+            where nothing is said. What is left out is there only where sequences end with it: its
+            environment e is given as −1 − e.
         """
         if fields.keys() != self._fields.keys():
             fields = self._named(fields)
@@ -194,14 +191,14 @@ class Staging:
         if self._resets is not None:
             found = self._resets.transitions(fields, env)
             valid = found if valid is None else valid
-        self.left_out, begin = [], None
+        left_out = None
         if valid is not None:
             chosen = checked(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
             kept = np.flatnonzero(chosen)
             numbers = np.arange(count) % self._num_envs if env is None else env
             env = one_each("env", numbers, count)
-            if self._in_sequences and count:
-                begin = self._after_left_out(env, chosen)[kept]
+            if self._in_sequences:
+                kept, left_out = slice(None), ~chosen
             env = env[kept]
             if weight is not None:
                 weight = one_each("weight", weight, count)[kept]
@@ -209,7 +206,7 @@ class Staging:
                 name: checked(self._fields[name], value, (count,))[kept]
                 for name, value in fields.items()
             }
-            count = len(kept)
+            count = len(env)
         if count == 0:
             return 0, 0, 0
         if count != self._count:
@@ -222,9 +219,22 @@ class Staging:
             raise self._weight_missing()
         if env is not None:
             self._put_envs(as_array("env", env), count)
-        if begin is not None:
-            self._envs[:count][begin] = -1 - self._envs[:count][begin]
+        if left_out is not None:
+            self._envs[:count][left_out] = -1 - self._envs[:count][left_out]
         return count, 0 if env is None else self.envs_at, 0 if weight is None else self.weights_at
+
+    def put_numbers(self, index: ArrayLike) -> int:
+        """Copy entries' numbers into the work space, or say what is wrong with them; how many."""
+        numbers = as_array("index", index)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
+            raise ShapeError(
+                f"`index` must be integers, (B,), as `batch.index` has them, got {numbers.dtype} "
+                f"{numbers.shape}"
+            )
+        count = len(numbers)
+        self._store.make_scratch(count)
+        self._store.numbers[:count] = numbers
+        return count
 
     def _put(self, name: str, value: Any, target: Array | None, leading: tuple[int, ...]) -> None:
         """Copy a field, or, where it lies apart, remember where its values are."""
@@ -252,27 +262,7 @@ class Staging:
         if wrong < count:
             raise self.weight_refused(weights[wrong], wrong)
 
-    def _after_left_out(self, env: Array, chosen: Array) -> Array:
-        """Return which rows' environments had their last one left out, bool, (B,).
-
-        Args:
-            env: (B,), each row's environment.
-            chosen: bool, (B,), False for what is left out.
-        """
-        self._check_envs(env, len(env))
-        order = np.argsort(env, kind="stable")
-        env, chosen = env[order], chosen[order]
-        last = np.append(env[1:] != env[:-1], True)  # of its environment
-        self.left_out = env[last & ~chosen].tolist()
-        after = np.zeros(len(env), np.bool_)
-        after[order[1:]] = ~chosen[:-1] & ~last[:-1]
-        return after
-
     def _put_envs(self, env: Array, count: int) -> None:
-        self._check_envs(env, count)
-        self._envs[:count] = env
-
-    def _check_envs(self, env: Array, count: int) -> None:
         if env.shape != (count,) or env.dtype.kind not in "iu":
             raise ShapeError(
                 f"`env` must be integers, shape ({count},), got {env.dtype} {env.shape}"
@@ -283,6 +273,7 @@ class Staging:
                 f"`env` must be from 0 to {self._num_envs - 1}, got {wrong}: say `num_envs` when "
                 "the buffer is made"
             )
+        self._envs[:count] = env
 
     def _named(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """What a user passes, by the fields' names: all of them and no others."""

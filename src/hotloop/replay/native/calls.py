@@ -168,8 +168,8 @@ def write(at: int, stage: int, envs: int, weights: int, first: int, count: int) 
     Args:
         at: address of the handle.
         stage: their fields, one row after the other; those that lie apart have their own.
-        envs: int64, (count,), their environments, −1 − e for one of e that follows on nothing, and
-            becomes e; 0: 0 … N − 1 again and again.
+        envs: int64, (count,), their environments, −1 − e where one of e is left out, which cuts; 0:
+            0 … N − 1 again and again.
         weights: float64, (count,); 0: what is usual.
         first: where to begin.
         count: where to end.
@@ -187,8 +187,8 @@ def write(at: int, stage: int, envs: int, weights: int, first: int, count: int) 
     while position < count and has_room(handle):
         env = i64_at(envs)[position] if envs != 0 else position % handle.num_envs
         if env < 0:
-            i64_at(envs)[position] = -1 - env
             cut_one(handle, -1 - env)
+            position += 1
             continue
         weight = f64_at(weights)[position] if weights != 0 else np.nan
         store(handle, stage + position * handle.stage_bytes, position, env, weight)
