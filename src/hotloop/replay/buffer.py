@@ -283,6 +283,7 @@ class ReplayBuffer:
                 B is a multiple of N.
             valid: bool, (B,); where it is False nothing is stored, as for the step that a vector
                 environment with next-step autoreset spends on a reset (`for_env` knows of these).
+                `Sequences` end there, as with `cut`.
             fields: each field's array, (B, *shape).
 
         Raises:
@@ -304,8 +305,8 @@ class ReplayBuffer:
     def cut(self, env: int | None = None) -> None:
         """Say that an environment, or all, begins anew though its last step ended no episode.
 
-        After a worker was lost, say. Windows of `n_step` are closed where they stand, and the
-        episode counts as over where weights come from returns.
+        After a worker was lost, say. Windows of `n_step` are closed where they stand, `Sequences`
+        end there, and the episode counts as over where weights come from returns.
 
         Raises:
             ReplayError: there is no such environment.
