@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.replay import Prioritized, Proportional, RankBased, Sampler, Uniform
+from hotloop.replay import Prioritized, Proportional, RankBased, Sampler, Sequences, Uniform
 
 Fields = dict[str, np.ndarray]
 
@@ -78,6 +78,7 @@ class Replay:
         self.stale_updates = 0
         self.windows: list[list[Step]] = [[] for _ in range(num_envs)]
         self.episodes: list[list[tuple[int, float]]] = [[] for _ in range(num_envs)]
+        self.ended: list[list[int]] = []  # numbers of each episode that is over
 
     # Writing.
 
@@ -94,9 +95,11 @@ class Replay:
     ) -> None:
         usual = self.usual_weight()
         for row, fields in enumerate(steps):
-            if valid is not None and not valid[row]:
-                continue
             env = row % self.num_envs if envs is None else envs[row]
+            if valid is not None and not valid[row]:
+                if isinstance(self.sampler, Sequences):  # what is left out ends them
+                    self.cut(env)
+                continue
             step = Step(
                 {name: np.array(value) for name, value in fields.items()},
                 None if weights is None else self.weight_of(weights[row]),
@@ -147,13 +150,14 @@ class Replay:
         weight = usual if first.weight is None else first.weight
         self.entries[number] = Entry(fields, self._held(weight))
         self.entries.pop(number - self.capacity, None)
-        if self.weight_from is not None:
-            episode = self.episodes[env]
-            episode.append((number, first.reward))
-            if self.weight_from == "return_so_far":
-                self._weigh(number, sum(reward for _, reward in episode))
-            if first.ended:
-                self._end_episode(env)
+        if "terminated" not in first.fields:
+            return
+        episode = self.episodes[env]
+        episode.append((number, first.reward))
+        if self.weight_from == "return_so_far":
+            self._weigh(number, sum(reward for _, reward in episode))
+        if first.ended:
+            self._end_episode(env)
 
     def _end_episode(self, env: int) -> None:
         """Weigh what is still there of an episode by its rewards, of which none is forgotten."""
@@ -166,6 +170,7 @@ class Replay:
             for number, reward in reversed(episode):
                 to_go = reward + self.gamma * to_go
                 self._weigh(number, to_go)
+        self.ended.append([number for number, _ in episode])
         self.episodes[env] = []
 
     # Weights.
@@ -203,6 +208,19 @@ class Replay:
         """Of the live entries, the oldest first."""
         return sorted(self.entries)
 
+    def sequence(self, first: int) -> tuple[list[int], list[bool]]:
+        """The numbers and the mask of the sequence to learn from `first` on."""
+        assert isinstance(self.sampler, Sequences)
+        running = [[number for number, _ in episode] for episode in self.episodes]
+        episode = next(one for one in [*self.ended, *running] if first in one)
+        place = episode.index(first)
+        before = episode[max(place - self.sampler.burn_in, 0) : place]
+        before = [number for number in before if number in self.entries]
+        learned = episode[place : place + self.sampler.length]
+        rest = self.sampler.burn_in + self.sampler.length - len(before) - len(learned)
+        numbers = before + learned + learned[-1:] * rest
+        return numbers, [False] * len(before) + [True] * len(learned) + [False] * rest
+
     def law(self, weights: Mapping[int, float] | None = None) -> dict[int, float]:
         """The probability of each live entry in one draw.
 
@@ -212,7 +230,7 @@ class Replay:
         if weights is None:
             weights = {number: self.entries[number].weight for number in self.numbers}
         numbers, values = list(weights), list(weights.values())
-        if isinstance(self.sampler, Uniform):
+        if isinstance(self.sampler, (Uniform, Sequences)):
             shares = uniform(len(numbers))
         elif isinstance(self.sampler, Proportional):
             shares = proportional(values, self.sampler.shift)

@@ -73,6 +73,7 @@ LAYOUTS: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         STEP,
         ("obs.near", "obs.far"),
     ),
+    "memory": (POSITION, {**STEP, "memory": ((5,), np.float32)}, ()),
     "no truncation": (
         POSITION,
         {"reward": ((), np.float32), "terminated": ((), np.bool_)},
@@ -117,11 +118,16 @@ class Setup:
 
 
 @st.composite
-def setups(draw: st.DrawFn, samplers: st.SearchStrategy[Sampler], returns: bool) -> Setup:
+def setups(
+    draw: st.DrawFn,
+    samplers: st.SearchStrategy[Sampler],
+    returns: bool,
+    layouts: tuple[str, ...] = tuple(LAYOUTS),
+) -> Setup:
     n_step = draw(st.sampled_from([1, 2, 3, 5]))
     return Setup(
         capacity=draw(CAPACITIES),
-        layout=draw(st.sampled_from(list(LAYOUTS))),
+        layout=draw(st.sampled_from(layouts)),
         sampler=draw(samplers),
         num_envs=draw(st.integers(1, 3)),
         shared=n_step > 1 or draw(st.booleans()),

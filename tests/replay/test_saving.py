@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hotloop.errors import CheckpointError, OutputError
-from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
+from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Sequences, Uniform
 
 FLAGS = {"reward": ((), np.float32), "terminated": ((), np.bool_), "truncated": ((), np.bool_)}
 
@@ -77,6 +77,12 @@ MAKES = {
     "ranks": {
         "fields": with_obs((3,)),
         "sampler": RankBased(beta_samples=90, normalize="batch"),
+        "share_next_obs": True,
+        "num_envs": 2,
+    },
+    "sequences": {
+        "fields": with_obs((3,), memory=((7,), np.float32)),
+        "sampler": Sequences(length=5, burn_in=3),
         "share_next_obs": True,
         "num_envs": 2,
     },
@@ -142,8 +148,9 @@ class Story:
             "terminated": ends < 0.1,
             "truncated": 0.1 <= ends < 0.2,
         }
-        if "action" in self.make["fields"]:
-            values["action"] = self._value(*self.make["fields"]["action"])
+        for name in ("action", "memory"):
+            if name in self.make["fields"]:
+                values[name] = self._value(*self.make["fields"][name])
         weight = {"weight": self.rng.lognormal()} if self.given else {}
         buffer.add(env=env, **values, **weight)
         self.obs[env] = self._observed() if ends < 0.2 else following
@@ -597,6 +604,19 @@ def bad_links(header, found):
     found["rows"] = rows.tobytes()
 
 
+def set_words(word, row, value):
+    """A word of one row, beside its fields."""
+
+    def change(header, found):
+        layout = made("sequences").layout
+        start = row * layout.row_bytes + getattr(layout, word)
+        found["rows"] = (
+            found["rows"][:start] + np.int32(value).tobytes() + found["rows"][start + 4 :]
+        )
+
+    return change
+
+
 CRAFTED = {
     "no rows": dropped("rows"),
     "no weights": dropped("weights"),
@@ -635,6 +655,10 @@ CRAFTED = {
     "with finals: open heads lead nowhere": overwritten("env_39", np.int32, 10**6),
     "waiting is more than n": overwritten("env_42", np.int64, 77),
     "frames' counts are negative": overwritten("pool_0_counts", np.int32, -7),
+    "sequences lead beyond the newest": set_words("following", 3, 150),
+    "sequences lead back": set_words("following", 3, -1),
+    "sequences lead elsewhere": set_words("following", 3, 60),
+    "sequences come from later": set_words("previous", 3, -1),
     "weights are NaN": overwritten("weights", np.float64, np.nan),
     "weights are negative": overwritten("weights", np.float64, -1.0),
     "weights are beyond the limit": overwritten("weights", np.float64, 1e300),
@@ -644,6 +668,7 @@ CRAFTED = {
 @pytest.mark.parametrize("crafted", list(CRAFTED), ids=lambda name: name.replace(" ", "-"))
 def test_a_whole_file_that_makes_no_sense(tmp_path, crafted):
     make = "proportional, three steps" if crafted.startswith("with finals") else "images"
+    make = "sequences" if crafted.startswith("sequences") else make
     path, refusing = tmp_path / "replay", Refusing(make)
     saved(path, make)
     rewritten(path, CRAFTED[crafted])

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from hotloop.replay.batch import Batch
 from hotloop.replay.buffer import ReplayBuffer
-from hotloop.replay.samplers import Prioritized, Proportional, RankBased, Sampler, Uniform
+from hotloop.replay.samplers import (
+    Prioritized,
+    Proportional,
+    RankBased,
+    Sampler,
+    Sequences,
+    Uniform,
+)
 
 __all__ = [
     "Batch",
@@ -13,5 +20,6 @@ __all__ = [
     "RankBased",
     "ReplayBuffer",
     "Sampler",
+    "Sequences",
     "Uniform",
 ]

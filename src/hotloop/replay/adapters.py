@@ -27,13 +27,24 @@ class Description(NamedTuple):
     next_step_autoreset: bool = False
 
 
-def describe(env: Any) -> Description:
+def describe(env: Any, memory_size: int = 0) -> Description:
     """Look at a Gymnasium environment or vector environment, or one that `make_vec` made.
+
+    Args:
+        env: the environment.
+        memory_size: M of a field `memory`, float32, (M,); with 0 there is none.
 
     Raises:
         SpaceError: a space that arrays of one shape can't hold.
         ConfigError: it is no environment.
     """
+    description = _described(env)
+    if memory_size > 0:
+        description.fields["memory"] = ((memory_size,), np.float32)
+    return description
+
+
+def _described(env: Any) -> Description:
     num_envs = int(getattr(env, "num_envs", 1))
     if hasattr(env, "obs_spec") and hasattr(env, "action_spec"):
         obs = env.obs_spec.shape, np.dtype(env.obs_spec.dtype)

@@ -22,10 +22,12 @@ _SOURCES = {"row": FROM_ROW, "next": FROM_NEXT, "apart": FROM_POOL, "apart_next"
 class Batch:
     """B transitions, an attribute a field: `batch.obs` is (B, *obs_shape).
 
-    A field that was declared as a dictionary is one here. Besides there are
+    A field that was declared as a dictionary is one here. Of `Sequences` all but `memory` is
+    (T, B, …). Besides there are
 
     Attributes:
         index: int64, (B,), the entries' numbers, for `update_weights`.
+        mask: bool, (T, B), which transitions to learn from. `Sequences` only.
         weight: float64, (B,), what each weighs. Weighted samplers only, as the next.
         probability: float64, (B,), of each in one draw.
         importance: float32, (B,), importance-sampling weights, at most 1. `Prioritized` and
@@ -53,7 +55,7 @@ class Batch:
 
     def __len__(self) -> int:
         """B."""
-        return len(self.index)
+        return self.index.shape[-1]
 
     def __repr__(self) -> str:
         return f"Batch({len(self)} × {', '.join(self)})"
@@ -118,6 +120,7 @@ class Block:
         size: B.
         weighted: whether there are weights and probabilities.
         has_importance: whether there are importance weights.
+        steps: T of sequences; 0: each transition stands alone.
 
     Attributes:
         address: of what the jitted code is told to fill.
@@ -125,8 +128,10 @@ class Block:
         unused: how often each of these is referred to where nobody does.
     """
 
-    def __init__(self, layout: Layout, size: int, weighted: bool, has_importance: bool) -> None:
-        self.size = size
+    def __init__(
+        self, layout: Layout, size: int, weighted: bool, has_importance: bool, steps: int = 0
+    ) -> None:
+        self.size, self.steps = size, steps
         self.layout = layout
         self._nested = any(len(one.path) > 1 for one in layout.fields)
         extras: list[tuple[str, Any]] = [("index", np.dtype(np.int64))]
@@ -135,15 +140,28 @@ class Block:
             extras.append(("probability", np.dtype(np.float64)))
         if has_importance:
             extras.append(("importance", np.dtype(np.float32)))
+        leading: tuple[int, ...] = (size,)
+        if steps:
+            leading = (steps, size)
+            extras.append(("mask", np.dtype(np.bool_)))
+        # What is wanted of a sequence's first transition alone.
+        firsts = [steps > 0 and one.is_memory for one in layout.fields]
         arrays = _side_by_side(
-            [((size, *one.shape), one.dtype) for one in layout.fields]
-            + [((size,), dtype) for _, dtype in extras]
+            [
+                ((*(leading[-1:] if first else leading), *one.shape), one.dtype)
+                for one, first in zip(layout.fields, firsts, strict=True)
+            ]
+            + [(leading, dtype) for _, dtype in extras]
         )
         self.watched = [arrays[0].base, *arrays]
         self.copies = np.zeros(len(layout.fields), COPY)
         self.order = np.zeros(1, ORDER)
-        self.order["num_copies"] = len(layout.fields)
+        num_copies = firsts.count(False)
+        self.order["num_copies"] = num_copies
         self.order["copies"] = self.copies.ctypes.data
+        self.order["num_firsts"] = len(firsts) - num_copies
+        self.order["firsts"] = self.copies[num_copies:].ctypes.data
+        places = np.argsort(np.argsort(firsts, kind="stable"))
         self.order["has_importance"] = has_importance
         self.arrays: dict[str, Any] = {}
         for number, one in enumerate(layout.fields):
@@ -151,7 +169,7 @@ class Block:
             for key in one.path[:-1]:
                 inside = inside.setdefault(key, {})
             inside[one.path[-1]] = arrays[number]
-            self.copies[number] = (
+            self.copies[places[number]] = (
                 _SOURCES[one.place],
                 one.offset if one.place in ("row", "next") else one.apart,
                 one.size_bytes,
@@ -187,8 +205,11 @@ class Blocks:
     KEPT = 4  # blocks of one size
     SIZES = 8  # that are remembered
 
-    def __init__(self, layout: Layout, weighted: bool, has_importance: bool) -> None:
+    def __init__(
+        self, layout: Layout, weighted: bool, has_importance: bool, steps: int = 0
+    ) -> None:
         self._layout, self._weighted, self._has_importance = layout, weighted, has_importance
+        self._steps = steps
         self._blocks: dict[int, list[Block]] = {}
         # Without the interpreter's lock, counts of references are not exact.
         self._reuse = getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -210,7 +231,7 @@ class Blocks:
         if size not in self._blocks and len(self._blocks) == self.SIZES:
             del self._blocks[next(iter(self._blocks))]
         blocks = self._blocks.setdefault(size, [])
-        blocks.append(Block(self._layout, size, self._weighted, self._has_importance))
+        blocks.append(Block(self._layout, size, self._weighted, self._has_importance, self._steps))
         del blocks[: -self.KEPT]
         return blocks[-1]
 
@@ -221,7 +242,11 @@ class Blocks:
             ReplayError: it is of another size or another buffer.
         """
         block = batch._block
-        if block is None or block.layout is not self._layout or block.size != size:
+        if (
+            block is None
+            or block.layout is not self._layout
+            or (block.size, block.steps) != (size, self._steps)
+        ):
             raise ReplayError(
                 f"`out` must be a batch of {size} that this buffer gave, got {batch!r}: take "
                 "the first one without `out`"

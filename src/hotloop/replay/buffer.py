@@ -12,10 +12,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hotloop.errors import ConfigError, ReplayError, ShapeError
+from hotloop.errors import ConfigError, ReplayError
 from hotloop.replay import saving
 from hotloop.replay.batch import Batch, Block, Blocks
-from hotloop.replay.checks import as_array, check, exponent, one_each, whole
+from hotloop.replay.checks import (
+    check,
+    exponent,
+    no_such_number,
+    one_each,
+    too_few,
+    whole,
+)
 from hotloop.replay.native.calls import (
     REFUSED_REWARD,
     REFUSED_WEIGHT,
@@ -27,7 +34,7 @@ from hotloop.replay.native.calls import (
     write,
     write_one,
 )
-from hotloop.replay.samplers import Prioritized, RankBased, Sampler, Uniform
+from hotloop.replay.samplers import Prioritized, RankBased, Sampler, Sequences, Uniform
 from hotloop.replay.staging import Staging, reward_refused
 from hotloop.replay.storage.host import Store
 from hotloop.replay.storage.layout import Layout, arrange, declared
@@ -49,7 +56,8 @@ class ReplayBuffer:
         capacity: transitions; when it is full, each new one replaces the oldest.
         fields: what a transition consists of: `{"obs": ((17,), np.float32), "reward": ((),
             np.float32), …}`; dictionaries within it are allowed.
-        sampler: how batches are drawn: `Uniform`, `Proportional`, `Prioritized`, `RankBased`.
+        sampler: how batches are drawn: `Uniform`, `Proportional`, `Prioritized`, `RankBased`, or
+            `Sequences`, which needs `terminated` (bool).
         seed: of the draws; None: another one each time.
         num_envs: environments that write, each with episodes of its own.
         share_next_obs: keep a `next_obs` only once where it is, byte for byte, the `obs` of its
@@ -110,8 +118,8 @@ class ReplayBuffer:
         self.sampler: Sampler = sampler if sampler is not None else Uniform()
         if not isinstance(self.sampler, Sampler):
             raise ConfigError(
-                "`sampler` must be Uniform(), Proportional(), Prioritized() or RankBased(), got "
-                f"{sampler!r}"
+                "`sampler` must be Uniform(), Proportional(), Prioritized(), RankBased() or "
+                f"Sequences(length=…), got {sampler!r}"
             )
         n_step = whole("n_step", n_step)
         self.settings: dict[str, Any] = {
@@ -135,6 +143,7 @@ class ReplayBuffer:
             n_step=n_step,
             keeps_raw_reward=weight_from == "return_to_go" and n_step > 1,
             keeps_previous=returns and num_envs > 1,
+            in_sequences=isinstance(self.sampler, Sequences),
         )
         try:
             random = np.random.SeedSequence(seed).generate_state(4, np.uint64)
@@ -160,7 +169,13 @@ class ReplayBuffer:
 
     @classmethod
     def for_env(
-        cls, env: Any, capacity: int, *, num_envs: int | None = None, **options: Any
+        cls,
+        env: Any,
+        capacity: int,
+        *,
+        num_envs: int | None = None,
+        memory_size: int = 0,
+        **options: Any,
     ) -> ReplayBuffer:
         """A buffer for an environment's transitions, with `next_obs` shared.
 
@@ -172,6 +187,8 @@ class ReplayBuffer:
             env: a Gymnasium environment or vector environment, or one that `hotloop.make_vec` made.
             capacity: transitions.
             num_envs: how many such environments there are; by default what `env` says.
+            memory_size: M; with more than 0 there is a field `memory` besides, float32, (M,), what
+                a network remembered before the transition.
             options: as the class takes them.
 
         Raises:
@@ -180,7 +197,7 @@ class ReplayBuffer:
         """
         from hotloop.replay.adapters import describe
 
-        found = describe(env)
+        found = describe(env, whole("memory_size", memory_size) if memory_size else 0)
         options.setdefault("next_step_autoreset", found.next_step_autoreset)
         if options.setdefault("share_next_obs", True) or options.get("n_step", 1) > 1:
             options.setdefault("frame_stacks", found.frame_stacks)
@@ -266,6 +283,7 @@ class ReplayBuffer:
                 B is a multiple of N.
             valid: bool, (B,); where it is False nothing is stored, as for the step that a vector
                 environment with next-step autoreset spends on a reset (`for_env` knows of these).
+                `Sequences` end there, as with `cut`.
             fields: each field's array, (B, *shape).
 
         Raises:
@@ -287,8 +305,8 @@ class ReplayBuffer:
     def cut(self, env: int | None = None) -> None:
         """Say that an environment, or all, begins anew though its last step ended no episode.
 
-        After a worker was lost, say. Windows of `n_step` are closed where they stand, and the
-        episode counts as over where weights come from returns.
+        After a worker was lost, say. Windows of `n_step` are closed where they stand, `Sequences`
+        end there, and the episode counts as over where weights come from returns.
 
         Raises:
             ReplayError: there is no such environment.
@@ -326,7 +344,7 @@ class ReplayBuffer:
                 raise ReplayError(
                     f"{self.sampler} has no weights: choose another `sampler` for this buffer"
                 )
-            count = self._given_numbers(index)
+            count = self._staging.put_numbers(index)
             weights = one_each("weight", weight, count)
             self._store.new_weights[:count] = weights
             applied = update(self._at, count)
@@ -334,7 +352,7 @@ class ReplayBuffer:
                 place = -1 - applied
                 if place < count:
                     raise self._staging.weight_refused(weights[place], place)
-                raise self._no_such_number(int(np.asarray(index)[place - count]))
+                raise no_such_number(index, place - count, self.num_added, len(self))
             return applied
 
     # Reading.
@@ -345,7 +363,7 @@ class ReplayBuffer:
         """Draw a batch. Two spans time it: `sample`, which entries; `gather`, what is in them.
 
         Args:
-            batch_size: B.
+            batch_size: B, entries or sequences.
             beta: β of the importance weights, in place of the sampler's own.
             out: a batch of this size that this buffer gave before, to be written into: its arrays,
                 and tensors made of them, stay where they are.
@@ -368,7 +386,7 @@ class ReplayBuffer:
                 beta = self._beta() if beta is None else exponent(beta)
                 drawn = choose(self._at, block.address, block.size, beta)
                 if drawn != block.size:
-                    raise self._too_few(block.size, drawn)
+                    raise too_few(block.size, drawn, len(self), self._replacement)
                 self.num_samples += 1
             with span("gather"):
                 collect(self._at, block.address, block.size)
@@ -384,14 +402,14 @@ class ReplayBuffer:
             ReplayError: one of them is not there: it was overwritten, or never was.
         """
         with self._lock:
-            count = self._given_numbers(index)
-            block = self._blocks.take(count) or self._blocks.make(count)
+            count = self._staging.put_numbers(index)
+            block = self._singles.take(count) or self._singles.make(count)
             for name in ("probability", "importance"):
                 if name in block.arrays:
                     block.arrays[name].fill(np.nan)
             found = fetch(self._at, block.address, count)
             if found < count:
-                raise self._no_such_number(int(np.asarray(index)[found]))
+                raise no_such_number(index, found, self.num_added, len(self))
             return block.batch()
 
     # Keeping.
@@ -444,6 +462,9 @@ class ReplayBuffer:
         self._staging.bind(store)
         sampler = self.sampler
         self._blocks = Blocks(self.layout, sampler.weighted, sampler.has_importance)
+        self._singles = self._blocks  # where what `get` is asked for goes
+        if isinstance(sampler, Sequences):
+            self._blocks = Blocks(self.layout, False, False, sampler.steps)
 
     def _beta(self) -> float:
         """β of the next batch."""
@@ -455,45 +476,6 @@ class ReplayBuffer:
         """Memory for a batch, and work space, if there can be one."""
         size = whole("batch_size", batch_size, ReplayError)
         if len(self) == 0 or (size > len(self) and not self._replacement):
-            raise self._too_few(size, 0)
-        self._store.make_scratch(size)
+            raise too_few(size, 0, len(self), self._replacement)
+        self._store.make_scratch(size * int(self._store.handle["steps"]))
         return self._blocks.take(size) or self._blocks.make(size)
-
-    def _given_numbers(self, index: ArrayLike) -> int:
-        """Copy entries' numbers into the work space; how many they are."""
-        numbers = as_array("index", index)
-        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
-            raise ShapeError(
-                f"`index` must be integers, (B,), as `batch.index` has them, got {numbers.dtype} "
-                f"{numbers.shape}"
-            )
-        count = len(numbers)
-        self._store.make_scratch(count)
-        self._store.numbers[:count] = numbers
-        return count
-
-    # What is wrong, in words.
-
-    def _no_such_number(self, number: int) -> ReplayError:
-        if 0 <= number < self.num_added:
-            return ReplayError(
-                f"entry {number} was overwritten: the oldest is number {self.num_added - len(self)}"
-            )
-        return ReplayError(
-            f"no entry ever had number {number}: they go from 0 to {self.num_added - 1}; pass "
-            "`batch.index`"
-        )
-
-    def _too_few(self, batch_size: int, found: int) -> ReplayError:
-        size = len(self)
-        if size == 0:
-            return ReplayError("the buffer is empty: add transitions before sampling")
-        if batch_size > size and not self._replacement:
-            return ReplayError(
-                f"a batch of {batch_size} without replacement needs as many entries, and there are "
-                f"{size}: add more, ask for fewer, or draw with replacement"
-            )
-        return ReplayError(
-            f"a batch of {batch_size} needs as many entries with weight, and {found} of {size} "
-            "have some: ask for fewer, or leave `strict` out to fill it uniformly"
-        )

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from hotloop.errors import ConfigError, HotloopError, ReplayError, ShapeError, nearest
 from hotloop.replay.native.handle import MAX_WEIGHT
 from hotloop.replay.native.rows import HEAD
-from hotloop.replay.samplers import Proportional, Sampler
+from hotloop.replay.samplers import Proportional, Sampler, Sequences
 from hotloop.replay.storage.host import WEIGHT_FROM
 from hotloop.replay.storage.layout import Field, Layout
 from hotloop.types import Array
@@ -54,11 +54,23 @@ def check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sampler
         raise ConfigError(
             f"`weight_from` gives weights to Proportional, not to {type(sampler).__name__}"
         )
-    needed = {}
+    needed, reason = {}, "`weight_from`"
+    if isinstance(sampler, Sequences):
+        needed, reason = {"terminated": np.bool_}, "Sequences"
+        if sampler.steps > settings["capacity"]:
+            raise ConfigError(
+                f"`length` + `burn_in` must be at most `capacity`, {settings['capacity']:,}, got "
+                f"{sampler.steps:,}"
+            )
+        if any(one.path[0] == "mask" for one in fields):
+            raise ConfigError(
+                "field `mask` must have another name: a batch of Sequences has a `mask` already"
+            )
     if settings["n_step"] > 1 or weight_from is not None:
         needed = {"reward": np.float32, "terminated": np.bool_}
     by_name = {one.name: one for one in fields}
-    reason = "`n_step` > 1" if settings["n_step"] > 1 else "`weight_from`"
+    if settings["n_step"] > 1:
+        reason = "`n_step` > 1"
     for name, dtype in needed.items():
         one = by_name.get(name)
         if one is None or one.shape != () or one.dtype != dtype:
@@ -139,3 +151,31 @@ def one_each(name: str, values: ArrayLike, count: int) -> Array:
             f"`{name}` must be numbers, shape ({count},), got {array.dtype} {array.shape}"
         )
     return array
+
+
+# What is not there, in words.
+
+
+def no_such_number(index: ArrayLike, place: int, added: int, size: int) -> ReplayError:
+    """At a place of `index`, a number of none of the `size` entries left of those ever `added`."""
+    number = int(np.asarray(index)[place])
+    if 0 <= number < added:
+        return ReplayError(f"entry {number} was overwritten: the oldest is number {added - size}")
+    return ReplayError(
+        f"no entry ever had number {number}: they go from 0 to {added - 1}; pass `batch.index`"
+    )
+
+
+def too_few(batch_size: int, found: int, size: int, replacement: bool) -> ReplayError:
+    """A batch that `size` entries, of which `found` have weight, are too few for."""
+    if size == 0:
+        return ReplayError("the buffer is empty: add transitions before sampling")
+    if batch_size > size and not replacement:
+        return ReplayError(
+            f"a batch of {batch_size} without replacement needs as many entries, and there are "
+            f"{size}: add more, ask for fewer, or draw with replacement"
+        )
+    return ReplayError(
+        f"a batch of {batch_size} needs as many entries with weight, and {found} of {size} "
+        "have some: ask for fewer, or leave `strict` out to fill it uniformly"
+    )

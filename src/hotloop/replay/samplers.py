@@ -53,6 +53,54 @@ class Uniform:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sequences:
+    """Consecutive transitions of one episode, for networks that remember.
+
+    What is drawn, with replacement and each as likely as any other, is the first transition to
+    learn from. Before it come up to `burn_in` transitions that precede it in its episode: through
+    these a network only brings what it remembers up to date. After it come those that follow in the
+    episode, `length` with the first. Kapturowski et al. 2019, "Recurrent Experience Replay in
+    Distributed Reinforcement Learning", section 3: stored state with burn-in.
+
+    A batch is time-major: its fields are (T, B, *shape), T = burn_in + length. Each sequence begins
+    in row 0, so all start from what the network remembered there; rows that are left over at the
+    end repeat the last transition. Beside the fields there are
+
+    - `mask`, bool, (T, B): the transitions to learn from; False in the burn-in and in what is left
+      over;
+    - `index`, int64, (T, B): numbers;
+    - `memory`, (B, *shape), where a field has this name: what the network remembered before row 0.
+    """
+
+    length: int
+    """How many transitions to learn from, at most: fewer where the episode ends before, or where
+    what follows is not stored yet."""
+    burn_in: int = 0
+    """How many transitions come before them, at most: fewer near the episode's beginning, or where
+    they were overwritten."""
+
+    weighted: ClassVar[bool] = False
+    has_importance: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _make_plain(self)
+        for name, least in (("length", 1), ("burn_in", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ConfigError(f"`{name}` must be a whole number from {least} on, got {value!r}")
+
+    @property
+    def steps(self) -> int:
+        """T, how many rows a sequence has."""
+        return self.burn_in + self.length
+
+    def in_handle(self) -> dict[str, float]:
+        """What the handle holds of these settings."""
+        kind = {"kind": KIND_UNIFORM, "replacement": True}
+        return {**kind, "steps": self.steps, "burn_in": self.burn_in}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Proportional:
     """P(i) = (B_i + c) / Σ_j (B_j + c), for weights B that may be negative.
 
@@ -189,8 +237,10 @@ class RankBased(_Annealed):
         return {**self._shared(), **rest}
 
 
-Sampler = Uniform | Proportional | Prioritized | RankBased
-_KINDS = {kind.__name__: kind for kind in (Uniform, Proportional, Prioritized, RankBased)}
+Sampler = Uniform | Sequences | Proportional | Prioritized | RankBased
+_KINDS = {
+    kind.__name__: kind for kind in (Uniform, Sequences, Proportional, Prioritized, RankBased)
+}
 
 
 def sampler_to_json(sampler: Sampler) -> dict[str, Any]:

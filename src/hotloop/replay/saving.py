@@ -269,9 +269,16 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
             expected[led_to] = leading
         good.append(np.array_equal(per_env["open"], expected))
     if layout.previous >= 0:
-        good.append(
-            _inside(_words(store.rows, size, layout.row_bytes, layout.previous), 0, 1 << 31)
-        )
+        previous = _words(store.rows, size, layout.row_bytes, layout.previous)[:, 0]
+        good.append(_inside(previous, 0, 1 << 31))
+        if layout.following >= 0:
+            following = _words(store.rows, size, layout.row_bytes, layout.following)[:, 0]
+            later = (added - 1 - np.arange(size)) % max(size, 1)  # entries after each slot's
+            good.append(bool(((following >= 0) & (following <= later)).all()))
+            if good[-1]:  # and what an entry leads to leads back
+                leading = np.flatnonzero(following)
+                on = following[leading]
+                good.append(np.array_equal(previous[(leading + on) % max(size, 1)], on))
     # The heads that hold frames: of steps that wait, and of the observation after the last one.
     ages = np.arange(n_step + 1)
     pending = per_env["env_pending"] != 0

@@ -13,7 +13,7 @@ from hotloop.replay.checks import as_array, checked, missing_fields, one_each
 from hotloop.replay.native.calls import add_weights
 from hotloop.replay.native.handle import MAX_WEIGHT
 from hotloop.replay.resets import Resets
-from hotloop.replay.samplers import Proportional, Sampler
+from hotloop.replay.samplers import Proportional, Sampler, Sequences
 from hotloop.replay.storage.host import Store
 from hotloop.replay.storage.layout import Field, Layout
 from hotloop.types import Array
@@ -81,6 +81,7 @@ class Staging:
         self._fields = {one.name: one for one in layout.given()}
         self.takes_weight = sampler.weighted and weights_given
         self.needs_weight = isinstance(sampler, Proportional) and weights_given
+        self._in_sequences = isinstance(sampler, Sequences)
         self._lent: dict[str, Array] = {}  # values of fields that lie apart
         self._single = Rows(layout, 1)
         self._ones = {name: view[0, ...] for name, view in self._single.views.items()}
@@ -172,7 +173,8 @@ class Staging:
 
         Returns:
             How many transitions it has, and the addresses of their environments and weights, 0
-            where nothing is said.
+            where nothing is said. What is left out is there only where sequences end with it: its
+            environment e is given as −1 − e.
         """
         if fields.keys() != self._fields.keys():
             fields = self._named(fields)
@@ -189,18 +191,22 @@ class Staging:
         if self._resets is not None:
             found = self._resets.transitions(fields, env)
             valid = found if valid is None else valid
+        left_out = None
         if valid is not None:
             chosen = checked(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
             kept = np.flatnonzero(chosen)
             numbers = np.arange(count) % self._num_envs if env is None else env
-            env = one_each("env", numbers, count)[kept]
+            env = one_each("env", numbers, count)
+            if self._in_sequences:
+                kept, left_out = slice(None), ~chosen
+            env = env[kept]
             if weight is not None:
                 weight = one_each("weight", weight, count)[kept]
             fields = {
                 name: checked(self._fields[name], value, (count,))[kept]
                 for name, value in fields.items()
             }
-            count = len(kept)
+            count = len(env)
         if count == 0:
             return 0, 0, 0
         if count != self._count:
@@ -213,7 +219,22 @@ class Staging:
             raise self._weight_missing()
         if env is not None:
             self._put_envs(as_array("env", env), count)
+        if left_out is not None:
+            self._envs[:count][left_out] = -1 - self._envs[:count][left_out]
         return count, 0 if env is None else self.envs_at, 0 if weight is None else self.weights_at
+
+    def put_numbers(self, index: ArrayLike) -> int:
+        """Copy entries' numbers into the work space, or say what is wrong with them; how many."""
+        numbers = as_array("index", index)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
+            raise ShapeError(
+                f"`index` must be integers, (B,), as `batch.index` has them, got {numbers.dtype} "
+                f"{numbers.shape}"
+            )
+        count = len(numbers)
+        self._store.make_scratch(count)
+        self._store.numbers[:count] = numbers
+        return count
 
     def _put(self, name: str, value: Any, target: Array | None, leading: tuple[int, ...]) -> None:
         """Copy a field, or, where it lies apart, remember where its values are."""

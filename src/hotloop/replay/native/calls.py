@@ -21,6 +21,7 @@ from hotloop.replay.native.handle import (
 from hotloop.replay.native.pointers import Floats, address_of, f64_at, i64_at
 from hotloop.replay.native.ranks import rebuild_ranks, sum_over_ranks
 from hotloop.replay.native.rows import cut_one, has_room, prepare, refresh_added, store
+from hotloop.replay.native.sequences import trace
 from hotloop.replay.native.tree import (
     greatest_weight,
     least_weight,
@@ -80,7 +81,7 @@ def _describe(handle: Handle, order: Order, count: int, beta: float) -> None:
 
 @entry
 def choose(at: int, order: int, count: int, beta: float) -> int:
-    """Draw a batch: its numbers, weights, probabilities and importance.
+    """Draw a batch: its numbers, weights, probabilities and importance; or sequences and a mask.
 
     Returns:
         `count`, or, where that is asked for strictly, how many entries have weight.
@@ -88,14 +89,20 @@ def choose(at: int, order: int, count: int, beta: float) -> int:
     handle = handle_at(at)
     drawn = draw(handle, count)
     if drawn == count:
-        _describe(handle, order_at(order), count, beta)
+        if handle.following >= 0:
+            trace(handle, order_at(order), count)
+        else:
+            _describe(handle, order_at(order), count, beta)
     return drawn
 
 
 @entry
 def collect(at: int, order: int, count: int) -> None:
-    """Gather the entries that were chosen last."""
-    gather(handle_at(at), order_at(order), count)
+    """Gather the `count` entries, or sequences, that were chosen last."""
+    handle, wanted = handle_at(at), order_at(order)
+    gather(handle, wanted.copies, wanted.num_copies, count * handle.steps)
+    if wanted.num_firsts > 0:
+        gather(handle, wanted.firsts, wanted.num_firsts, count)
 
 
 @entry
@@ -116,7 +123,7 @@ def fetch(at: int, order: int, count: int) -> int:
         wanted.index[place] = number
         if handle.kind != KIND_UNIFORM:
             wanted.weight[place] = handle.leaves[slots[place]]
-    gather(handle, wanted, count)
+    gather(handle, wanted.copies, wanted.num_copies, count)
     return count
 
 
@@ -161,7 +168,8 @@ def write(at: int, stage: int, envs: int, weights: int, first: int, count: int) 
     Args:
         at: address of the handle.
         stage: their fields, one row after the other; those that lie apart have their own.
-        envs: int64, (count,), their environments; 0: 0 … N − 1 again and again.
+        envs: int64, (count,), their environments, −1 − e where one of e is left out, which cuts; 0:
+            0 … N − 1 again and again.
         weights: float64, (count,); 0: what is usual.
         first: where to begin.
         count: where to end.
@@ -178,6 +186,10 @@ def write(at: int, stage: int, envs: int, weights: int, first: int, count: int) 
             return -1 - good
     while position < count and has_room(handle):
         env = i64_at(envs)[position] if envs != 0 else position % handle.num_envs
+        if env < 0:
+            cut_one(handle, -1 - env)
+            position += 1
+            continue
         weight = f64_at(weights)[position] if weights != 0 else np.nan
         store(handle, stage + position * handle.stage_bytes, position, env, weight)
         position += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotloop.numba_tools import copy_bytes, jit, prefetch
 from hotloop.replay.native.frames import frame_at
-from hotloop.replay.native.handle import COPY, Handle, Order, apart_of, copy_at, row_at, wide
+from hotloop.replay.native.handle import COPY, Handle, apart_of, copy_at, row_at, wide
 from hotloop.replay.native.pointers import i32_at
 from hotloop.replay.native.rows import HEAD, head_at
 
@@ -24,8 +24,8 @@ def next_obs_at(handle: Handle, row: int) -> int:
 
 
 @jit
-def gather(handle: Handle, order: Order, count: int) -> None:
-    """Copy the fields of the entries that were chosen to where a batch wants them."""
+def gather(handle: Handle, copies: int, num_copies: int, count: int) -> None:
+    """Copy fields of the first `count` entries that were chosen to where a batch wants them."""
     linked, row_bytes, slots = handle.link >= 0, handle.row_bytes, handle.chosen
     ahead, num_envs = 24, handle.num_envs
     for number in range(-ahead, count):
@@ -42,8 +42,8 @@ def gather(handle: Handle, order: Order, count: int) -> None:
             continue
         row = row_at(handle, slots[number])
         following = next_obs_at(handle, row) if linked else 0
-        for which in range(order.num_copies):
-            copy = copy_at(order.copies + which * _COPY_BYTES)
+        for which in range(num_copies):
+            copy = copy_at(copies + which * _COPY_BYTES)
             kind, size = copy.source, copy.size
             target = copy.target + number * size
             if kind == FROM_ROW:

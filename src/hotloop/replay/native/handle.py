@@ -62,6 +62,8 @@ class Handle:
     alpha: float
     epsilon: float
     whole_buffer: int
+    steps: int  # transitions a sequence, with its burn-in; 1: each is drawn alone
+    burn_in: int
     # Work space, each of `scratch_size` elements; `table` of four times as many.
     scratch_size: int
     targets: Floats
@@ -89,6 +91,7 @@ class Handle:
     discount: int
     raw_reward: int
     previous: int
+    following: int
     heads: int
     open: Ints32
     head_weights: Floats
@@ -145,15 +148,21 @@ class Apart:
 
 
 class Order:
-    """Addresses of what a batch wants to know besides its fields, and its copies."""
+    """Addresses of what a batch wants to know besides its fields, and its copies.
+
+    `firsts` are copies of what only the first transition of each sequence is asked for.
+    """
 
     index: Ints
     weight: Floats
     probability: Floats
     importance: Floats32
+    mask: Bytes
     has_importance: int
     num_copies: int
     copies: int
+    num_firsts: int
+    firsts: int
 
 
 class Copy:

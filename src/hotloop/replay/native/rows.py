@@ -275,6 +275,8 @@ def cut_one(handle: Handle, env: int) -> None:
         handle.env_pending[env] = 0
         handle.env_waiting[env] = 0
         refresh_added(handle, added)
+    if handle.following >= 0:
+        handle.env_last[env] = -1
     from_returns = handle.weights >= WEIGHT_EPISODE_RETURN
     if from_returns and handle.env_last[env] >= 0:
         if handle.weights != WEIGHT_RETURN_SO_FAR:

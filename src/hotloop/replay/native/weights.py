@@ -16,6 +16,7 @@ from hotloop.replay.native.handle import (
 )
 from hotloop.replay.native.pointers import f32_at, i32_at
 from hotloop.replay.native.ranks import greatest_rank, insert_rank, remove_rank
+from hotloop.replay.native.sequences import follow
 from hotloop.replay.native.tree import greatest_weight, rebase, refresh_slots, total_weight
 
 
@@ -86,7 +87,7 @@ def end_episode(handle: Handle, env: int) -> None:
 
 @jit
 def account(handle: Handle, slot: int, env: int, reward: float, ended: bool, weight: float) -> None:
-    """Weigh a new entry, and its whole episode if that has ended.
+    """Weigh a new entry, and its whole episode if that has ended; say what it follows.
 
     Args:
         handle: the buffer's.
@@ -96,6 +97,9 @@ def account(handle: Handle, slot: int, env: int, reward: float, ended: bool, wei
         ended: whether its own step ended the episode.
         weight: what it was given; NaN: the usual.
     """
+    if handle.following >= 0:  # then nothing has weights
+        follow(handle, slot, env, ended)
+        return
     weights = handle.weights
     if weight != weight:
         weight = handle.usual

@@ -68,6 +68,7 @@ class Store:
         self.handles = aligned(1, native.HANDLE, fill=0)
         self.handle: Any = self.handles[0]
         self.at: int = self.handles.ctypes.data
+        self.handle["steps"] = 1
         for name, value in in_handle.items():
             self.handle[name] = value
         if settings["weight_from"] is not None:
@@ -101,7 +102,7 @@ class Store:
             self.handle[name] = settings[name]
         for name in ("row_bytes", "stage_bytes", "plain_bytes", "obs_bytes", "stage_next"):
             self.handle[name] = getattr(layout, name)
-        for name in ("linked", "link", "discount", "raw_reward", "previous"):
+        for name in ("linked", "link", "discount", "raw_reward", "previous", "following"):
             self.handle[name] = getattr(layout, name)
         for name in ("reward", "terminated", "truncated"):
             self.handle[name] = layout.offset(name)

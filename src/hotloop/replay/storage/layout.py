@@ -49,6 +49,11 @@ class Field:
         """As messages call it."""
         return ".".join(self.path)
 
+    @property
+    def is_memory(self) -> bool:
+        """Whether it is what a network remembered before the transition."""
+        return self.path[0] == "memory"
+
 
 @dataclass(frozen=True)
 class Apart:
@@ -90,6 +95,7 @@ class Layout:
     discount: int
     raw_reward: int
     previous: int
+    following: int
     linked: bool
 
     def offset(self, name: str) -> int:
@@ -162,6 +168,7 @@ def arrange(
     n_step: int,
     keeps_raw_reward: bool,
     keeps_previous: bool,
+    in_sequences: bool,
 ) -> Layout:
     """Give every field its place.
 
@@ -172,6 +179,8 @@ def arrange(
         n_step: windows of more than one step add `discount`.
         keeps_raw_reward: keep each step's own reward beside its window's.
         keeps_previous: keep how many entries ago the same environment's last one was.
+        in_sequences: keep that, and how many entries on its next one is; a field `memory` lies
+            apart, since it is gathered for the first transition of a sequence alone.
 
     Raises:
         ConfigError: what is to be shared does not fit together.
@@ -196,7 +205,8 @@ def arrange(
     for one in fields:
         if one.path[0] == "next_obs" and share_next_obs:
             continue
-        if one.path not in stacked and one.size_bytes <= MAX_ROW_FIELD_BYTES:
+        is_large = one.size_bytes > MAX_ROW_FIELD_BYTES or (in_sequences and one.is_memory)
+        if one.path not in stacked and not is_large:
             small.append(one)
             continue
         if one.path in stacked and not one.shape:
@@ -230,7 +240,8 @@ def arrange(
         return end - 4
 
     link = word() if obs_bytes else -1
-    previous = word() if keeps_previous else -1
+    previous = word() if keeps_previous or in_sequences else -1
+    following = word() if in_sequences else -1
     raw_reward = word() if keeps_raw_reward else -1
     placed_aparts = []
     for one in aparts:
@@ -262,6 +273,7 @@ def arrange(
         discount=placed[("discount",)].offset if extra else -1,
         raw_reward=raw_reward,
         previous=previous,
+        following=following,
         linked=share_next_obs,
     )
 
