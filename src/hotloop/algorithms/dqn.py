@@ -4,7 +4,9 @@ Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nat
 CleanRL's hyper-parameters for perceptrons, double Q-learning (van Hasselt et al. 2016,
 arXiv:1509.06461), and, where they are asked for, dueling networks (Wang et al. 2016,
 arXiv:1511.06581), Huber's loss, soft target updates, rewards of n steps, and batches drawn by
-priorities or returns.
+priorities or returns. With memory it learns from sequences, as "Recurrent Experience Replay in
+Distributed Reinforcement Learning" does (Kapturowski et al. 2019, section 3: R2D2's stored state
+and burn-in, whose gradient is followed here).
 
     from hotloop.algorithms import dqn
     result = dqn.train(dqn.preset("CartPole-v1"))
@@ -40,7 +42,7 @@ from hotloop.training.options import (
     Natural,
     NetworkOptions,
     Positive,
-    ReplayOptions,
+    ReplaySequenceOptions,
     RunOptions,
     ScheduledFraction,
     ScheduledPositive,
@@ -49,13 +51,13 @@ from hotloop.training.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ReplayOptions, NetworkOptions, RunOptions):
+class Config(ReplaySequenceOptions, NetworkOptions, RunOptions):
     """Options of a DQN run."""
 
     total_timesteps: Count = 500_000
     """Transitions to collect, over all environments; rounded up to whole rounds."""
     batch_size: Count = 128
-    """B, transitions in one update."""
+    """B, transitions in one update; with memory, sequences."""
     buffer_size: Count = 10_000
     """Transitions that are kept; then each new one replaces the oldest."""
     learning_starts: Natural = 10_000
@@ -129,6 +131,7 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNet
         hidden_sizes=config.hidden_sizes,
         activation=config.activation,
         layer_norm=config.layer_norm,
+        memory=config.memory,
         network=config.network,
     )
     return LearnedNetwork(network, precision=config.precision, device=device)
@@ -155,7 +158,8 @@ def loss(
     Returns:
         The loss, 0-d; Q of the actions taken, (B,), and the differences, (B,).
     """
-    value = of_action(nets.values(params, batch.obs), batch.action)
+    values = nets.values(params, batch.obs, batch.memory, batch.begins)
+    value = of_action(values, batch.action)
     if config.huber is None:
         each = (value - target).square()
     else:
@@ -176,9 +180,9 @@ def update(
         Metrics, and |TD error|, (B,).
     """
     with torch.no_grad():
-        next_values = nets.values(state.target, batch.next_obs)
+        next_values = values_of_next(state.target, batch, nets)
         if config.double:
-            best = nets.values(state.params, batch.next_obs).argmax(1)
+            best = values_of_next(state.params, batch, nets).argmax(1)
             next_value = of_action(next_values, best)
         else:
             next_value = next_values.amax(1)
@@ -205,6 +209,20 @@ def move_target(state: State, count: int, hyper: Hyper) -> None:
     """Let the target network follow, as far as `count` moves would take it."""
     tau: Any = hyper.tau if count == 1 else 1.0 - (1.0 - hyper.tau) ** count
     move_towards(state.target, state.params, tau)
+
+
+def values_of_next(params: Tensor, batch: Batch, nets: LearnedNetwork) -> Tensor:
+    """Return the values of all actions after each transition, (B, A).
+
+    Within an episode the next observation of a step is the observation of the next one: those of a
+    sequence, its first observation before them, are a sequence that is one step longer.
+    """
+    if batch.memory is None or batch.begins is None:
+        return nets.values(params, batch.next_obs)
+    count = len(batch.memory)
+    obs = torch.cat([batch.obs[:count], batch.next_obs])
+    begins = torch.cat([batch.begins[:count], batch.begins])
+    return nets.values(params, obs, batch.memory, begins)[count:]
 
 
 def of_action(values: Tensor, action: Tensor) -> Tensor:

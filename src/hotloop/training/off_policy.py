@@ -134,7 +134,8 @@ class OffPolicy(Algorithm):
                 batch_size=config.batch_size,
             )
         with span("make_replay"):
-            replay = Replay(config, envs, training.device, training.environment)
+            memory_size = network.memory_size
+            replay = Replay(config, envs, training.device, training.environment, memory_size)
         exploration = self.exploration(config)
         snapshot = learner.publish(0, normalizer.obs_scale)
         policy = ActingPolicy(network, snapshot, exploration=exploration)

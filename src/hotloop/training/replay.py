@@ -40,6 +40,10 @@ class Batch(NamedTuple):
             drawn by priorities and all workers are equally fast.
         weight: float32, (B,), by which the policy's loss is weighed, so that slow workers count as
             much as fast ones, 1 on average; None: all the same.
+        memory: of a network with memory, float32, (S, M), what it remembered before the first step
+            of S sequences, whose rows come step by step: B is L · S; else None. `importance` is
+            0 in the burn-in and after an episode's end.
+        begins: bool, (B,), False: no episode begins within a sequence; else None.
     """
 
     obs: Tensor
@@ -49,6 +53,8 @@ class Batch(NamedTuple):
     discount: Tensor
     importance: Tensor
     weight: Tensor | None = None
+    memory: Tensor | None = None
+    begins: Tensor | None = None
 
 
 class Replay:
@@ -59,6 +65,7 @@ class Replay:
         envs: whose transitions it holds.
         device: where batches are wanted.
         environment: an id or a factory of them.
+        memory_size: M, how many numbers the acting network remembers.
 
     Attributes:
         buffer: the transitions.
@@ -75,6 +82,7 @@ class Replay:
         envs: Environments,
         device: torch.device,
         environment: str | Callable[..., Any],
+        memory_size: int = 0,
     ) -> None:
         sampler, weight_from = config.sampler(), None
         if config.replay == "proportional":
@@ -87,7 +95,9 @@ class Replay:
             n_step=config.n_step,
             gamma=as_schedule(config.gamma)(0.0),
             seed=config.seed,
+            memory_size=memory_size,
         )
+        self._has_sequences = memory_size > 0
         # It takes its memory as it fills, which a short run does not do.
         num_kept = min(config.buffer_size, config.total_timesteps)
         need_memory(
@@ -126,6 +136,7 @@ class Replay:
                 ("next_obs", fragment.next_obs),
                 ("terminated", fragment.terminated),
                 ("truncated", fragment.truncated),
+                *([("memory", fragment.memory)] if self._has_sequences else []),
             )
         }
         if self._clip_reward is not None:  # a copy: the fragment's are what is reported
@@ -174,19 +185,24 @@ class Replay:
         if self._hindsight is not None:
             self._hindsight.relabel(drawn)
         if scale is not None:
-            scale.apply(drawn.obs, own["obs"])
-            scale.apply(drawn.next_obs, own["next_obs"])
+            scale.apply(self._rows(drawn.obs), own["obs"])
+            scale.apply(self._rows(drawn.next_obs), own["next_obs"])
         if self._n_step == 1:
-            np.logical_not(drawn.terminated, out=own["discount"])
+            np.logical_not(self._rows(drawn.terminated), out=own["discount"])
+        if self._has_sequences:
+            np.divide(self._rows(drawn.mask), drawn.mask.mean(), out=own["importance"])
+        index = drawn.index.reshape(-1)
         if self._weights is not None:
-            own["weight"][:] = self._weights.weights(drawn.index)
-            if _has_importance(drawn):
+            own["weight"][:] = self._weights.weights(index)
+            if self._has_sequences:
+                own["importance"] *= own["weight"]
+            elif _has_importance(drawn):
                 np.multiply(own["weight"], drawn.importance, out=own["importance"])
             else:
                 own["importance"][:] = own["weight"]
         for there, here in self._copies[count]:
             there.copy_(here)
-        return batches, drawn.index
+        return batches, index
 
     def kept(self, index: Array) -> dict[str, Array]:
         """Return those of some transitions that are still there, by field."""
@@ -212,31 +228,38 @@ class Replay:
         self, drawn: Drawn, count: int, *, is_scaled: bool
     ) -> tuple[Drawn, dict[str, Array], list[Batch]]:
         """Tensors of what was drawn, and of arrays of our own that are filled with each draw."""
-        discount = np.empty(len(drawn), np.float32) if self._n_step == 1 else drawn.discount
+        obs, next_obs = self._rows(drawn.obs), self._rows(drawn.next_obs)
+        num_rows = len(obs)
+        discount = np.empty(num_rows, np.float32) if self._n_step == 1 else drawn.discount
         if self._weights is None and _has_importance(drawn):
             importance = drawn.importance
         else:
-            importance = np.ones(len(drawn), np.float32)
-        obs, next_obs = drawn.obs, drawn.next_obs
+            importance = np.ones(num_rows, np.float32)
         if is_scaled:
             obs, next_obs = np.empty((2, *obs.shape), np.float32)
         fields = {
             "obs": obs,
-            "action": drawn.action,
-            "reward": drawn.reward,
+            "action": self._rows(drawn.action),
+            "reward": self._rows(drawn.reward),
             "next_obs": next_obs,
             "discount": discount,
             "importance": importance,
         }
         if self._weights is not None:
-            fields["weight"] = np.ones(len(drawn), np.float32)
+            fields["weight"] = np.ones(num_rows, np.float32)
+        if self._has_sequences:
+            fields["memory"] = drawn.memory
+            fields["begins"] = np.zeros(num_rows, np.bool_)
         here = {name: torch.from_numpy(x) for name, x in fields.items()}
         there = {name: x.to(self._device) for name, x in here.items()}
         self._copies[count] = [(there[x], here[x]) for x in here if there[x] is not here[x]]
-        batches = [
-            Batch(*parts) for parts in zip(*(x.chunk(count) for x in there.values()), strict=True)
-        ]
+        chunks = {name: x.chunk(count) for name, x in there.items()}
+        batches = [Batch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]
         return drawn, fields, batches
+
+    def _rows(self, steps: Array) -> Array:
+        """Return (L · S, …), from (L, S, …) of sequences; else what is given, which are rows."""
+        return steps.reshape(-1, *steps.shape[2:]) if self._has_sequences else steps
 
 
 def _has_importance(drawn: Drawn) -> bool:

@@ -48,7 +48,11 @@ from hotloop.training.options.groups import (
     TaskOptions,
     WorkerOptions,
 )
-from hotloop.training.options.sequences import MemoryOptions, SequenceOptions
+from hotloop.training.options.sequences import (
+    MemoryOptions,
+    ReplaySequenceOptions,
+    SequenceOptions,
+)
 from hotloop.training.options.stored import changed_fields, differing_defaults, from_stored, to_json
 
 __all__ = [
@@ -77,6 +81,7 @@ __all__ = [
     "Options",
     "Positive",
     "ReplayOptions",
+    "ReplaySequenceOptions",
     "RunOptions",
     "SaveOptions",
     "Scheduled",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hotloop.errors import ConfigError
 from hotloop.policies.memory import parse_memory
 from hotloop.training.options.base import Options
-from hotloop.training.options.constraints import Count
-from hotloop.training.options.groups import OnPolicyOptions
+from hotloop.training.options.constraints import Count, Natural
+from hotloop.training.options.groups import OnPolicyOptions, ReplayOptions
+
+if TYPE_CHECKING:
+    from hotloop.replay import Sampler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +71,57 @@ class SequenceOptions(MemoryOptions, OnPolicyOptions):
     def num_sequences(self) -> int:
         """Return how many sequences the fragments of an iteration hold."""
         return self.total_envs * (self.num_steps // (self.sequence_length or self.num_steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySequenceOptions(MemoryOptions, ReplayOptions):
+    """Learning from a replay buffer, in sequences where the network has memory."""
+
+    sequence_length: Count | None = None
+    """memory: transitions in a row that are learned from, fewer at an episode's end; None: 20. A
+    batch holds `batch_size` sequences."""
+    burn_in: Natural | None = None
+    """memory: transitions before them, through which the network only brings what was remembered
+    when they were stored up to date; None: 10."""
+
+    def check(self) -> None:
+        """Refuse sequences of networks without memory, and what they can't be drawn by."""
+        if self.memory is None:
+            for name in ("sequence_length", "burn_in"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(
+                        f"`{name}` is of networks with memory: set `memory`, or leave it out"
+                    )
+            return
+        for name, only in (("replay", "uniform"), ("n_step", 1), ("hindsight", None)):
+            if getattr(self, name) != only:
+                raise ConfigError(
+                    f"`memory` learns from sequences, which are drawn uniformly and with rewards "
+                    f"of one step: leave `{name}` out, or `memory`"
+                )
+        if self.replay_replacement is False:
+            raise ConfigError(
+                "`memory` draws sequences with replacement: leave `replay_replacement` out"
+            )
+        if self.buffer_size < self.sequence_steps:
+            raise ConfigError(
+                f"`buffer_size` must hold a sequence, {self.sequence_steps} transitions with its "
+                f"burn-in, got {self.buffer_size}: raise it"
+            )
+
+    @property
+    def sequence_steps(self) -> int:
+        """Return how many rows a sequence has, with its burn-in; 1 without memory."""
+        if self.memory is None:
+            return 1
+        burn_in = 10 if self.burn_in is None else self.burn_in
+        return burn_in + (self.sequence_length or 20)
+
+    def sampler(self) -> Sampler:
+        """Return how batches are drawn."""
+        if self.memory is None:
+            return super().sampler()
+        from hotloop.replay import Sequences
+
+        length = self.sequence_length or 20
+        return Sequences(length=length, burn_in=self.sequence_steps - length)

@@ -1,0 +1,156 @@
+"""DQN of networks with memory: its update beside one that follows one sequence at a time."""
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.algorithms import dqn
+from hotloop.envs import make_vec
+from hotloop.errors import ConfigError
+from hotloop.training import Batch
+from hotloop.training.replay import Replay
+from hotloop.types import Fragment
+from tests.algorithms.learners import make_learning
+from tests.policies.test_policies import DISCRETE
+from tests.reference import memory as reference
+from tests.training.test_train import assert_same_run
+
+LENGTH, COUNT = 6, 3
+SMALL = {
+    "hidden_sizes": (7,),
+    "activation": "tanh",
+    "batch_size": COUNT,
+    "compile": "off",
+    "buffer_size": 1_000,
+}
+
+
+def sequences(memory_size):
+    """Sequences of one episode each: a step's next observation is the next step's."""
+    rng = np.random.default_rng(0)
+    obs = rng.standard_normal((LENGTH + 1, COUNT, 3)).astype(np.float32)
+    mask = np.ones((LENGTH, COUNT), np.float32)
+    mask[:2] = 0.0  # burn-in
+    mask[4:, 1] = 0.0  # after an end
+    rows = {
+        "obs": obs[:-1],
+        "action": rng.integers(0, 3, (LENGTH, COUNT)),
+        "reward": rng.standard_normal((LENGTH, COUNT)).astype(np.float32),
+        "next_obs": obs[1:],
+        "discount": (rng.random((LENGTH, COUNT)) < 0.8).astype(np.float32),
+        "importance": mask / mask.mean(),
+        "begins": np.zeros((LENGTH, COUNT), np.bool_),
+    }
+    batch = Batch(
+        **{name: torch.from_numpy(x).flatten(0, 1) for name, x in rows.items()},
+        memory=torch.from_numpy(rng.uniform(-1, 1, (COUNT, memory_size)).astype(np.float32)),
+    )
+    return batch, {name: torch.from_numpy(x) for name, x in rows.items()}
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_update_is_that_of_one_sequence_at_a_time(kind, double):
+    learning = make_learning(
+        dqn.algorithm, DISCRETE, memory=f"{kind}:5", double=double, learning_rate=1e-2, **SMALL
+    )
+    network = learning.nets.network
+    params = network.initial_parameters(learning.config.seed)
+    peer, target = (with_value(reference.Networks(params, kind)) for _ in range(2))
+    optimizer = torch.optim.Adam(peer.parameters(), lr=1e-2)
+    batch, rows = sequences(network.memory_size)
+    first = batch.memory.double()
+    obs = torch.cat([rows["obs"], rows["next_obs"][-1:]]).double()
+    nowhere = torch.zeros(LENGTH + 1, COUNT, dtype=torch.bool)
+    for _ in range(5):
+        learning.update(batch)
+        values, _ = peer.unroll(obs, first, nowhere)
+        with torch.no_grad():
+            following = target.unroll(obs, first, nowhere)[0][1:]
+            best = (values if double else torch.cat([values[:1], following]))[1:].argmax(-1)
+            chosen = following.gather(-1, best[..., None])[..., 0]
+            wanted = rows["reward"] + learning.config.gamma * rows["discount"] * chosen
+        value = values[:-1].gather(-1, rows["action"][..., None])[..., 0]
+        loss = (rows["importance"] * (value - wanted) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    ours = learning.learner.publish(1).params
+    for name, theirs in peer.numpy().items():
+        if name in ours:
+            np.testing.assert_allclose(ours[name], theirs, rtol=1e-3, atol=1e-4, err_msg=name)
+            assert not np.allclose(ours[name], params[name], rtol=1e-2, atol=1e-3)
+
+
+def with_value(networks):
+    """A critic that nobody asks: the twin has both, and a network of values has none."""
+    for k in range(networks.num_layers):
+        for part in ("weight", "bias"):
+            networks.named[f"value_{k}_{part}"] = networks.named[f"policy_{k}_{part}"]
+    return networks
+
+
+def test_batches_are_sequences_with_what_was_remembered():
+    """Rows of one episode each, from the stored memory on; what does not count weighs nothing."""
+    envs = make_vec("CartPole-v1", 2, seed=0)
+    config = dqn.Config(
+        memory="gru:4", sequence_length=3, burn_in=2, num_envs=2, normalize_obs=True, **SMALL
+    )
+    replay = Replay(config, envs, torch.device("cpu"), "CartPole-v1", memory_size=4)
+    fragment = Fragment.allocate(
+        40, 2, obs_shape=(4,), obs_dtype=np.float32, action_shape=(), action_dtype=np.int64,
+        memory_size=4,
+    )  # fmt: skip
+    step = np.arange(40)[:, None, None] + np.array([[0.0], [100.0]])
+    fragment.obs[:] = step
+    fragment.next_obs[:] = step + 1
+    fragment.memory[:] = step
+    fragment.terminated[7::8] = True
+    replay.store(fragment)
+    for _ in range(20):
+        (batch,), index = replay.draw(1)
+        assert len(index) == 5 * COUNT
+        obs = batch.obs.view(5, COUNT, 4)[..., 0].numpy()
+        weight = batch.importance.view(5, COUNT).numpy()
+        np.testing.assert_array_equal(batch.memory[:, 0], obs[0])
+        assert weight.mean() == pytest.approx(1.0)
+        for s in range(COUNT):
+            counted = np.flatnonzero(weight[:, s])
+            rows = obs[: counted[-1] + 1, s]
+            np.testing.assert_array_equal(np.diff(rows), 1.0)
+            assert len(set(rows % 100 // 8)) == 1, "a sequence goes over an episode's end"
+            assert counted[0] == min(2, rows[counted[0]] % 100 % 8)
+        np.testing.assert_array_equal(
+            batch.discount.view(5, COUNT).numpy(), (obs % 100 % 8 != 7).astype(np.float32)
+        )
+    envs.close()
+
+
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path):
+    def config(name):
+        return dqn.Config(
+            run_dir=str(tmp_path / name), env_id="CartPole-v1", memory="lstm:6", save_replay=True,
+            total_timesteps=400, learning_starts=100, report_interval=50, update_to_data=0.2,
+            sequence_length=5, burn_in=3, **SMALL,
+        )  # fmt: skip
+
+    dqn.train(config("whole"), progress=False)
+    dqn.train(config("parts"), progress=False, on_report=lambda report: report.timesteps >= 200)
+    dqn.train(config("parts"), progress=False, resume_from=tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sequence_length": 8}, "`sequence_length` is of networks with memory: set `memory`"),
+        ({"burn_in": 0}, "`burn_in` is of networks with memory: set `memory`"),
+        ({"memory": "gru:8", "replay": "rank"}, "leave `replay` out, or `memory`"),
+        ({"memory": "gru:8", "n_step": 3}, "leave `n_step` out, or `memory`"),
+        ({"memory": "gru:8", "replay_replacement": False}, "leave `replay_replacement` out"),
+        ({"memory": "gru:8", "burn_in": 1_000}, "must hold a sequence, 1020 transitions with"),
+    ],
+)
+def test_refuses_what_can_not_be(options, message):
+    with pytest.raises(ConfigError, match=message):
+        dqn.Config(**{**SMALL, **options})
