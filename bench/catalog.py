@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bench import timing
 from bench.bandits import tables as bandits
+from bench.memory import learning as memory
 from bench.profiler import tables as profiler
 from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
@@ -130,6 +131,13 @@ BENCHES: dict[str, Bench] = {
             Table(PIXELS, "pixels table", pixels.pixels_table),
             Table(PIXELS, "pixels replay", pixels.replay_table),
         ),
+    ),
+    "memory": Bench(
+        "bench.memory.compare",
+        "networks with memory: what needs it, learned with and without",
+        "1 hour",
+        runs=("",),
+        tables=(Table("docs/memory.md", "memory learning", memory.learning_table),),
     ),
     "start": Bench(
         "bench.train.start",
