@@ -228,8 +228,10 @@ def test_an_option_that_the_config_does_not_have():
 
 
 def test_workers_that_auto_chooses_never_need_weights():
-    assert reinforce().algorithm.uneven == "barrier"
-    assert ppo.algorithm.uneven == "variable"
+    own = reinforce().algorithm
+    assert own.uneven(own.config()) == "barrier"
+    assert ppo.algorithm.uneven(ppo.Config()) == "variable"
+    assert ppo.algorithm.uneven(ppo.Config(memory="gru:8")) == "barrier"
 
 
 def test_noise_is_given_where_it_is_asked_for():

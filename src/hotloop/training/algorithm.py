@@ -75,10 +75,9 @@ class Algorithm(ABC):
     def collection_options(self, config: Any) -> CollectionOptions:
         """How fragments are collected."""
 
-    @property
     @abstractmethod
-    def uneven(self) -> Schedule:
-        """The schedule that it can learn from, and that waits for no worker."""
+    def uneven(self, config: Any) -> Schedule:
+        """The schedule that it can learn from, and that waits for no worker; `barrier`: none."""
 
     def _functions(self) -> tuple[str, ...]:
         """Names of the functions that this kind of algorithm needs besides."""

@@ -98,8 +98,7 @@ class OffPolicy(Algorithm):
         counts += [] if self.move_targets is None else [self.target_interval]
         return tuple(name for name in counts if name is not None)
 
-    @property
-    def uneven(self) -> Schedule:
+    def uneven(self, config: Any) -> Schedule:
         """See `Algorithm`."""
         return "async"
 

@@ -59,10 +59,10 @@ class OnPolicy(Algorithm):
     def _functions(self) -> tuple[str, ...]:
         return ("prepare", "update")
 
-    @property
-    def uneven(self) -> Schedule:
+    def uneven(self, config: Any) -> Schedule:
         """See `Algorithm`."""
-        return "variable" if self.is_weighted else "barrier"
+        has_memory = getattr(config, "memory", None) is not None  # sequences of one length
+        return "variable" if self.is_weighted and not has_memory else "barrier"
 
     def collection_options(self, config: Any) -> CollectionOptions:
         """See `Algorithm`."""

@@ -137,7 +137,7 @@ class Training:
                     run,
                     options=algorithm.collection_options(config),
                     make_network=partial(algorithm.acting_network, config),
-                    uneven=algorithm.uneven,
+                    uneven=algorithm.uneven(config),
                 )
             self.config = config
             self.envs = make_environments(config, environment, run, resumed)
