@@ -68,19 +68,22 @@ def _lstm(
     size = recurrent.shape[0]
     outputs, gates, memories = _lstm_like(inputs, recurrent, first, going_on)
     state, scratch = first.clone(), torch.empty_like(first[:, :size])
-    cell = state[:, size:]
-    for given, goes_on, now, before, output in zip(
-        inputs, going_on, gates, memories, outputs, strict=True
-    ):
+    output, cell = state.split(size, 1)
+    # Views of all steps at once: a slice costs as much as an operation on it.
+    into, forget, out, new = (gates[..., k : k + size].unbind() for k in range(0, 4 * size, size))
+    squashed = gates[..., : 3 * size].unbind()
+    outputs_before, cells_before = memories[..., :size].unbind(), memories[..., size:].unbind()
+    steps = zip(inputs, going_on, gates, memories, outputs, strict=True)
+    for t, (given, goes_on, now, before, result) in enumerate(steps):
         torch.mul(state, goes_on, out=before)
-        torch.addmm(given, before[:, :size], recurrent, out=now)
-        now[:, : 3 * size].sigmoid_()
-        now[:, 3 * size :].tanh_()
-        torch.mul(now[:, size : 2 * size], before[:, size:], out=cell)
-        cell.addcmul_(now[:, :size], now[:, 3 * size :])
+        torch.addmm(given, outputs_before[t], recurrent, out=now)
+        squashed[t].sigmoid_()
+        new[t].tanh_()
+        torch.mul(forget[t], cells_before[t], out=cell)
+        cell.addcmul_(into[t], new[t])
         torch.tanh(cell, out=scratch)
-        torch.mul(now[:, 2 * size : 3 * size], scratch, out=output)
-        state[:, :size] = output
+        torch.mul(out[t], scratch, out=result)
+        output.copy_(result)
     return outputs, gates, memories
 
 
@@ -109,18 +112,20 @@ def _lstm_backward(
     torch.mul(cells * forget, 1.0 - forget, out=to_gates[..., size : 2 * size])
     torch.mul(tanh * out, 1.0 - out, out=to_gates[..., 2 * size : 3 * size])
     torch.mul(into, 1.0 - new * new, out=to_gates[..., 3 * size :])
-    to_before = forget * going_on
+    to_before = (forget * going_on).unbind()
     transposed = recurrent.t()
     result = torch.empty_like(gates)
     of_output, of_cell = torch.zeros_like(grad[0]), torch.zeros_like(grad[0])
-    for t in range(len(grad) - 1, -1, -1):
-        of_output = of_output + grad[t]
+    # As (L, B, 4, H): the gradient by c' is the factor of three gates, that by h' of the third.
+    given, factors = result.unflatten(2, (4, size)), to_gates.unflatten(2, (4, size))
+    rows, by_cell = zip(result, given, factors, strict=True), of_cell.unsqueeze(1)
+    outs, to_outs = given[:, :, 2].unbind(), factors[:, :, 2].unbind()
+    for t, (now, parts, to_parts) in reversed(list(enumerate(rows))):
+        of_output += grad[t]
         of_cell.addcmul_(of_output, to_cell[t])
-        now, factors = result[t], to_gates[t]
-        torch.mul(factors[:, : 2 * size], of_cell.repeat(1, 2), out=now[:, : 2 * size])
-        torch.mul(factors[:, 2 * size : 3 * size], of_output, out=now[:, 2 * size : 3 * size])
-        torch.mul(factors[:, 3 * size :], of_cell, out=now[:, 3 * size :])
-        of_output = torch.mm(now, transposed).mul_(going_on[t])
+        torch.mul(to_parts, by_cell, out=parts)
+        torch.mul(to_outs[t], of_output, out=outs[t])
+        torch.mm(now, transposed, out=of_output).mul_(going_on[t])
         of_cell.mul_(to_before[t])
     return result
 
@@ -138,16 +143,18 @@ def _gru(
     size = recurrent.shape[0]
     outputs, gates, memories, products = _gru_like(inputs, recurrent, first, going_on)
     output, scratch = first, torch.empty_like(inputs[0])
-    for given, goes_on, now, before, product, out in zip(
-        inputs, going_on, gates, memories, products, outputs, strict=True
-    ):
+    reset, keep, new = (gates[..., k : k + size].unbind() for k in range(0, 3 * size, size))
+    squashed, given = gates[..., : 2 * size].unbind(), inputs[..., : 2 * size].unbind()
+    given_new = inputs[..., 2 * size :].unbind()
+    of_squashed, of_new = scratch.split((2 * size, size), 1)
+    steps = zip(going_on, memories, products, outputs, strict=True)
+    for t, (goes_on, before, product, result) in enumerate(steps):
         torch.mul(output, goes_on, out=before)
         torch.mm(before, recurrent, out=scratch)
-        sigmoids, new = now[:, : 2 * size], now[:, 2 * size :]
-        torch.add(given[:, : 2 * size], scratch[:, : 2 * size], out=sigmoids).sigmoid_()
-        product.copy_(scratch[:, 2 * size :])
-        torch.addcmul(given[:, 2 * size :], now[:, :size], product, out=new).tanh_()
-        output = torch.lerp(new, before, now[:, size : 2 * size], out=out)
+        torch.add(given[t], of_squashed, out=squashed[t]).sigmoid_()
+        product.copy_(of_new)
+        torch.addcmul(given_new[t], reset[t], product, out=new[t]).tanh_()
+        output = torch.lerp(new[t], before, keep[t], out=result)
     return outputs, gates, memories, products
 
 
@@ -177,16 +184,18 @@ def _gru_backward(
     to_keep = (memories - new) * keep * (1.0 - keep)
     factors = torch.cat([to_reset, to_keep, to_new], 2)
     of_products = torch.cat([to_reset, to_keep, to_new * reset], 2)
-    to_before = keep * going_on
+    to_before = (keep * going_on).unbind()
     transposed = recurrent.t()
-    of_output = torch.zeros_like(grad[0])
-    of_all = torch.empty_like(grad)
-    for t in range(len(grad) - 1, -1, -1):
-        torch.add(of_output, grad[t], out=of_all[t])
-        now = of_products[t].mul_(of_all[t].repeat(1, 3))
-        of_output = torch.mm(now, transposed).mul_(going_on[t])
-        of_output.addcmul_(of_all[t], to_before[t])
-    return factors * of_all.repeat(1, 1, 3), of_products
+    of_output, of_all = torch.zeros_like(grad[0]), torch.empty_like(grad)
+    parts = of_products.unflatten(2, (3, size)).unbind()
+    rows = zip(grad, of_all, of_all.unsqueeze(2), of_products, parts, strict=True)
+    for t, (one, whole, by_output, now, to_parts) in reversed(list(enumerate(rows))):
+        torch.add(of_output, one, out=whole)
+        to_parts.mul_(by_output)
+        torch.mm(now, transposed, out=of_output).mul_(going_on[t])
+        of_output.addcmul_(whole, to_before[t])
+    by_input = factors.unflatten(2, (3, size)) * of_all.unsqueeze(2)
+    return by_input.flatten(2), of_products
 
 
 @_gru_backward.register_fake
