@@ -12,7 +12,7 @@ OPTIONS ?=
 BIN := $(VENV)/bin
 DEMO := runs/demo
 # What trainings are measured against; sbx needs Python 3.11.
-TRAIN_PEERS := stable-baselines3 'sbx-rl; python_version >= "3.11"'
+TRAIN_PEERS := stable-baselines3 sb3-contrib 'sbx-rl; python_version >= "3.11"'
 # What replay buffers are measured against. tianshou comes without its requirements, one of which
 # (virtualenv, unused here) contradicts constraints.txt; the second line has those that it imports.
 REPLAY_PEERS := cpprb pybind11 sumtree torchrl \

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from bench import timing
 from bench.bandits import tables as bandits
 from bench.memory import learning as memory
+from bench.memory import speed as memory_speed
 from bench.profiler import tables as profiler
 from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
@@ -137,7 +138,10 @@ BENCHES: dict[str, Bench] = {
         "networks with memory: what needs it, learned with and without",
         "1 hour",
         runs=("",),
-        tables=(Table("docs/memory.md", "memory learning", memory.learning_table),),
+        tables=(
+            Table("docs/memory.md", "memory learning", memory.learning_table),
+            Table("docs/memory.md", "memory speed", memory_speed.speed_table),
+        ),
     ),
     "start": Bench(
         "bench.train.start",

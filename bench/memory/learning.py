@@ -85,6 +85,16 @@ TASKS = {
         "--gamma 0.98 --normalize-reward --entropy-coef 0.01",
         ("<", 3.0),
     ),
+    "t-maze-dqn-gru": Task(
+        T_MAZE,
+        "dqn",
+        f"{ENVIRONMENTS}:TMaze",
+        50_000,
+        "--memory gru:32 --hidden-sizes 64 --learning-starts 1000 --buffer-size 50000 "
+        "--batch-size 32 --train-frequency 4 --update-to-data 0.25 --learning-rate 1e-3 "
+        "--gamma 0.98 --target-interval 500 --exploration-fraction 0.3",
+        ("≥", 3.9),
+    ),
 }
 
 
