@@ -2,7 +2,7 @@
 
     python -m bench memory --part speed [--rounds 3]
 
-Runs alternate, each in a process of its own: CartPole-v1 without velocities, an LSTM of 64 units that
+Runs alternate, each in a process of its own: CartPole-v1 without velocities, an LSTM of 64 that
 policy and value share, two hidden layers of 64 each behind it, 8 environments × 32 steps, 10 passes
 of 2 minibatches, one thread. sb3-contrib pads sequences that it cuts where episodes begin, and lets
 the policy alone teach a shared LSTM, which is less work.
