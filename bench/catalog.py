@@ -100,17 +100,7 @@ BENCHES: dict[str, Bench] = {
         ),
         tables=(
             Table(PPO, "curves table", train.curves_table),
-            Table(OFF_POLICY, "learning-off-policy", train.off_policy_learning_table),
-        ),
-    ),
-    "learning": Bench(
-        "bench.train.learning",
-        "does it learn: trainings over seeds, evaluated",
-        "20 min",
-        runs=("",),
-        tables=(
-            Table(PPO, "learning table", train.learning_table),
-            Table(OFF_POLICY, "learning-off-policy", train.off_policy_learning_table),
+            Table(OFF_POLICY, "learning-off-policy", partial(train.curves_table, train.OFF_POLICY)),
         ),
     ),
     "presets": Bench(

@@ -88,21 +88,6 @@ def _of_algorithms(kind: str, algorithms: tuple[str, ...]) -> list[dict[str, Any
     ]
 
 
-def learning_table(algorithms: tuple[str, ...] = ("ppo",)) -> str:
-    """One row for each task that was learned, over seeds; empty where there is none."""
-    rows = [["command", "evaluation, 100 episodes each", "training, first → last tenth"]]
-    for task in storage.load("learning")["tasks"].values():
-        if task["command"].split()[2] not in algorithms:  # hotloop train ALGORITHM …
-            continue
-        runs = task["runs"]
-        evaluated = ", ".join(f"{run['mean_return']:.1f}" for run in runs)
-        trained = ", ".join(
-            f"{run['training_first_tenth']:.0f} → {run['training_last_tenth']:.0f}" for run in runs
-        )
-        rows.append([f"`{task['command']}`", evaluated, trained])
-    return table(*rows) if len(rows) > 1 else ""
-
-
 def curves_table(algorithms: tuple[str, ...] = ("ppo",)) -> str:
     """One row for each benchmark of curves over seeds; empty where there is none."""
     rows = [["training", "hotloop", "Stable-Baselines3", "difference", "lower 95 % bound"]]
@@ -120,8 +105,3 @@ def curves_table(algorithms: tuple[str, ...] = ("ppo",)) -> str:
         row += [f"{result['relative_difference']:+.0%}", f"{result['lower_95_bound']:+.0%}"]
         rows.append(row)
     return table(*rows) if len(rows) > 1 else ""
-
-
-def off_policy_learning_table() -> str:
-    """What SAC, TD3 and DQN learn: by themselves, and beside the peer."""
-    return "\n\n".join(filter(None, (learning_table(OFF_POLICY), curves_table(OFF_POLICY))))
