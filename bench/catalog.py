@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bench import timing
 from bench.bandits import tables as bandits
+from bench.memory import doom
 from bench.memory import learning as memory
 from bench.memory import speed as memory_speed
 from bench.profiler import tables as profiler
@@ -131,6 +132,7 @@ BENCHES: dict[str, Bench] = {
         tables=(
             Table("docs/memory.md", "memory learning", memory.learning_table),
             Table("docs/memory.md", "memory speed", memory_speed.speed_table),
+            Table("docs/memory.md", "memory doom", doom.doom_table),
         ),
     ),
     "start": Bench(

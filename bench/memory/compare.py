@@ -2,14 +2,16 @@
 
 python -m bench memory --part learning [--only cartpole-lstm …] [--seeds 5] [--jobs 2]
 python -m bench memory --part speed [--rounds 3]
+python -m bench memory --part doom --sample-factory PATH/TO/python [--rounds 3]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
-from bench.memory import learning, speed
+from bench.memory import doom, learning, speed
 
 
 def main() -> int:
@@ -19,10 +21,11 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--part", choices=["learning", "speed"], help="default: all")
+    parser.add_argument("--part", choices=["learning", "speed", "doom"], help="default: all")
     parser.add_argument("--only", nargs="+", choices=list(learning.TASKS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="seeds side by side")
+    parser.add_argument("--sample-factory", type=Path, help="its Python; without it no doom")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     code = 0
@@ -30,4 +33,8 @@ def main() -> int:
         code = learning.measure(options.only, options.seeds, options.jobs)
     if options.part in (None, "speed"):
         speed.measure(options.rounds)
+    if options.part == "doom" and options.sample_factory is None:
+        parser.error("--part doom needs --sample-factory, a Python that has it")
+    if options.part in (None, "doom") and options.sample_factory is not None:
+        doom.measure(options.rounds, options.sample_factory)
     return code

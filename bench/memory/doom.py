@@ -1,0 +1,132 @@
+"""PPO with memory on ViZDoom's basic scenario, beside Sample Factory.
+
+    python -m bench memory --part doom --sample-factory PATH/TO/python [--rounds 3]
+
+Sample Factory 2.1.1 needs a Python of its own (gymnasium < 1, numpy < 2):
+
+    python3.11 -m venv sf
+    sf/bin/pip install sample-factory==2.1.1 'gymnasium<1' 'numpy<2' vizdoom opencv-python-headless
+
+Both have two workers of eight games at 128×72, four frames a step; the convolutions that Sample
+Factory has for Doom, a linear layer of 512, an LSTM of 128; 32 steps of each, one pass over them in
+one batch of 512, one Adam of 1e-4. Sample Factory is run as it trains synchronously in one process
+(serial) and as it is meant to be run (asynchronous, with a policy worker), without normalising its
+inputs, which hotloop does not do either. hotloop's workers act by themselves, or one process acts
+for them (central). Frames a second are over the loop, as each tells it, and from prompt to end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import storage
+from bench.markdown import scaled, table
+from bench.measuring import spread
+
+FRAMES = 120_000
+SKIP = 4
+_COMMON = (
+    "--env=doom_basic --device=cpu --num_workers=2 --num_envs_per_worker=8 --use_rnn=True "
+    "--rnn_type=lstm --rnn_size=128 --rollout=32 --recurrence=32 --batch_size=512 --num_epochs=1 "
+    "--normalize_input=False --res_w=128 --res_h=72 --experiment=bench --restart_behavior=overwrite"
+)
+_SERIAL = "--serial_mode=True --async_rl=False --worker_num_splits=1"
+_ASYNCHRONOUS = "--serial_mode=False --async_rl=True --worker_num_splits=2"
+PEERS = {
+    "Sample Factory, serial": _SERIAL,
+    "Sample Factory, asynchronous": _ASYNCHRONOUS,
+}
+OURS: dict[str, dict[str, Any]] = {
+    "hotloop": {},
+    "hotloop, overlapped": {"overlap": True},
+    "hotloop, central inference": {"inference": "central"},
+}
+
+
+def run_hotloop(name: str) -> dict[str, float]:
+    """One training with hotloop."""
+    from hotloop.algorithms import ppo
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = ppo.Config(
+            env_id="VizdoomBasic-v1",
+            env_kwargs={"game_variables": False},
+            workers=2,
+            num_envs=16,
+            num_steps=32,
+            num_minibatches=1,
+            update_epochs=1,
+            learning_rate=1e-4,
+            network="vizdoom",
+            hidden_sizes=(),
+            memory="lstm:128",
+            normalize_reward=True,
+            total_timesteps=FRAMES // SKIP,
+            torch_threads=2,
+            compile="on",
+            runs_dir=folder,
+            **OURS[name],
+        )
+        result = ppo.train(config, progress=False)
+    return {"frames": result.timesteps * SKIP, "loop_s": result.elapsed_s - result.compile_s}
+
+
+def run_peer(name: str, python: Path) -> dict[str, float]:
+    """One training with Sample Factory."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [python, "-m", "sf_examples.vizdoom.train_vizdoom", *_COMMON.split()]
+        command += [*PEERS[name].split(), f"--train_for_env_steps={FRAMES}"]
+        command += [f"--train_dir={folder}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = re.findall(r"Collected \{0: (\d+)\}, FPS: ([\d.]+)", done.stdout + done.stderr)
+    frames, rate = map(float, told[-1])
+    return {"frames": frames, "loop_s": frames / rate}
+
+
+def measure(rounds: int, python: Path) -> None:
+    """Alternate, print, store."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*OURS, *PEERS)}
+    for _ in range(rounds):
+        for name in runs:
+            began = time.perf_counter()
+            if name in PEERS:
+                run = run_peer(name, python)
+            else:
+                command = [sys.executable, "-m", "bench.memory.doom", name]
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                run = json.loads(done.stdout.splitlines()[-1])
+            run["whole_s"] = time.perf_counter() - began
+            runs[name].append(run)
+            print(f"{name}: {run['frames'] / run['loop_s']:,.0f} frames/s", flush=True)
+            storage.save("memory_doom", {"runs": runs, "frames": FRAMES}, peers=("vizdoom",))
+    print(doom_table())
+
+
+def doom_table() -> str:
+    """One row for each way to train: frames a second, and the ratio to the peer's serial way."""
+    runs = {x: some for x, some in storage.load("memory_doom")["runs"].items() if some}
+    told = ("loop_s", "whole_s")
+    rates = {
+        name: [[run["frames"] / run[key] for run in some] for key in told]
+        for name, some in runs.items()
+    }
+    peer = [statistics.median(one) for one in rates["Sample Factory, serial"]]
+    rows = [["", "frames/s in the loop", "of serial", "from prompt to end", "of serial"]]
+    for name, each in rates.items():
+        row = [name]
+        for rate, theirs in zip(each, peer, strict=True):
+            row += [scaled(spread(rate), 1.0), f"{statistics.median(rate) / theirs:.2f}"]
+        rows.append(row)
+    return table(*rows)
+
+
+if __name__ == "__main__":
+    print(json.dumps(run_hotloop(sys.argv[1])))
