@@ -1,0 +1,150 @@
+"""ViZDoom's scenarios as agents see them: a small picture, and the game's numbers.
+
+Kempka et al. 2016, "ViZDoom: A Doom-based AI Research Platform for Visual Reinforcement Learning",
+arXiv:1605.02097. Frames are skipped, and pictures sized, as in Sample Factory's experiments with
+Doom: Petrenko et al. 2020, arXiv:2006.11751.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any
+
+from hotloop.errors import ConfigError, nearest
+
+_MODULE = "vizdoom"
+# Settings of the game that `env_kwargs` may have, beside its rewards and what it draws.
+_SETTINGS = (
+    "available_buttons",
+    "available_game_variables",
+    "doom_game_path",
+    "doom_map",
+    "doom_scenario_path",
+    "doom_skill",
+    "episode_start_time",
+    "episode_timeout",
+    "game_args",
+    "screen_resolution",
+)
+_PATHS = ("doom_game_path", "doom_scenario_path", "scenario_config_file")
+_OF_WRAPPER = ("max_buttons_pressed", "scenario_config_file", "render_mode")
+# Buffers that scenarios may turn on, and that are not observed here.
+_BUFFERS = ("audio", "automap", "depth", "labels", "notifications")
+# Scenarios that are about one of them.
+_OF_SOUND_OR_TEXT = {"basic_audio.cfg": "sound", "basic_notifications.cfg": "text"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What an agent sees of a game, and how often."""
+
+    frame_skip: int = 4
+    """Tics of the game, 35 a second, in a step; all but the last are not drawn."""
+    resolution: tuple[int, int] = (128, 72)
+    """Width and height of the picture."""
+    grayscale: bool = False
+    """Whether the picture has one channel and not three."""
+    game_variables: bool = True
+    """Whether the scenario's variables are observed, where it has some."""
+    variable_scale: float = 0.01
+    """They are multiplied by this: health, armour and ammunition are some hundreds at most."""
+
+
+_VIEW = tuple(field.name for field in fields(View))
+
+
+def plain_id(env: str) -> str:
+    """Return an id without the module before it: `vizdoom:VizdoomBasic-v1` means the same."""
+    return env.removeprefix(f"{_MODULE}:") if env.startswith(f"{_MODULE}:Vizdoom") else env
+
+
+def is_scenario(spec: Any) -> bool:
+    """Return whether Gymnasium's spec is of a scenario that comes with ViZDoom."""
+    return str(spec.entry_point).startswith(f"{_MODULE}.gymnasium_wrapper.")
+
+
+def make_scenario(spec: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return an environment, whose game starts at the first reset.
+
+    Args:
+        spec: Gymnasium's, of the id.
+        kwargs: of `View`, ViZDoom's own `max_buttons_pressed` and `scenario_config_file`, and
+            settings of the game by the names that its .cfg files have.
+
+    Raises:
+        ConfigError: they do not fit.
+    """
+    import vizdoom
+
+    from hotloop.envs.doom.scenario import Scenario, drawn_resolution
+
+    names = (name.removeprefix("set_") for name in dir(vizdoom.DoomGame) if name.startswith("set_"))
+    settings = [
+        name
+        for name in names
+        if name in _SETTINGS or name.startswith("render_") or name.endswith(("_reward", "_penalty"))
+    ]
+    for name in kwargs:
+        if name not in (*_VIEW, *_OF_WRAPPER, *settings):
+            known = [*_VIEW, *_OF_WRAPPER[:-1], *settings]
+            raise ConfigError(
+                f"{spec.id}: `env_kwargs` has no '{name}'"
+                + (nearest(name, known) or f": there are {', '.join(known)}")
+            )
+    view = _checked_view(spec.id, {name: x for name, x in kwargs.items() if name in _VIEW})
+    config_file = kwargs.get("scenario_config_file", spec.kwargs.get("scenario_config_file"))
+    if config_file in _OF_SOUND_OR_TEXT:
+        raise ConfigError(
+            f"{spec.id}: {_OF_SOUND_OR_TEXT[config_file]} is not observed: take VizdoomBasic-v1"
+        )
+    given = {name: x for name, x in kwargs.items() if name in settings}
+    for name in given:
+        if not vizdoom.DoomGame().set_config({name: given[name]}):
+            raise ConfigError(
+                f"{spec.id}: ViZDoom does not take {given[name]!r} for `{name}`: write it as in its "
+                "own .cfg files"
+            )
+    arguments = {name: x for name, x in kwargs.items() if name in _OF_WRAPPER}
+    arguments |= given | {f"{name}_buffer_enabled": False for name in _BUFFERS}
+    arguments |= {"sound_enabled": False, "use_multi_binary_action_space": False}
+    arguments["screen_format"] = "GRAY8" if view.grayscale else "RGB24"
+    arguments.setdefault("screen_resolution", drawn_resolution(view.resolution))
+    for name in _PATHS:
+        if name in arguments and os.path.exists(arguments[name]):
+            arguments[name] = os.path.abspath(arguments[name])  # a game starts in another directory
+    return Scenario(spec, arguments, view)
+
+
+def _checked_view(env_id: str, given: Mapping[str, Any]) -> View:
+    """Return a view.
+
+    Raises:
+        ConfigError: one of its values is of another kind.
+    """
+    view = dict(given)
+    for name, value in given.items():
+        if name == "resolution":
+            is_pair = isinstance(value, (list, tuple)) and len(value) == 2
+            if not is_pair or not all(_is_count(side) for side in value):
+                raise _unfit(env_id, name, "[width, height] in pixels", value)
+            view[name] = tuple(map(int, value))
+        elif name == "frame_skip":
+            if not _is_count(value):
+                raise _unfit(env_id, name, "a whole number from 1 on", value)
+        elif name == "variable_scale":
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise _unfit(env_id, name, "a number", value)
+        elif not isinstance(value, bool):
+            raise _unfit(env_id, name, "true or false", value)
+    return View(**view)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+
+
+def _unfit(env_id: str, name: str, expected: str, value: Any) -> ConfigError:
+    return ConfigError(f"{env_id}: `{name}` in `env_kwargs` must be {expected}, got {value!r}")
