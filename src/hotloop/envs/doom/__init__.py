@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
 from typing import Any
 
 from hotloop.errors import ConfigError, nearest
@@ -104,8 +103,8 @@ def make_scenario(spec: Any, kwargs: Mapping[str, Any]) -> Any:
     for name in given:
         if not vizdoom.DoomGame().set_config({name: given[name]}):
             raise ConfigError(
-                f"{spec.id}: ViZDoom does not take {given[name]!r} for `{name}`: write it as in its "
-                "own .cfg files"
+                f"{spec.id}: ViZDoom does not take {given[name]!r} for `{name}`: write it as "
+                "in its own .cfg files"
             )
     arguments = {name: x for name, x in kwargs.items() if name in _OF_WRAPPER}
     arguments |= given | {f"{name}_buffer_enabled": False for name in _BUFFERS}
@@ -130,12 +129,12 @@ def _checked_view(env_id: str, given: Mapping[str, Any]) -> View:
             is_pair = isinstance(value, (list, tuple)) and len(value) == 2
             if not is_pair or not all(_is_count(side) for side in value):
                 raise _unfit(env_id, name, "[width, height] in pixels", value)
-            view[name] = tuple(map(int, value))
+            view[name] = tuple(value)
         elif name == "frame_skip":
             if not _is_count(value):
                 raise _unfit(env_id, name, "a whole number from 1 on", value)
         elif name == "variable_scale":
-            if isinstance(value, bool) or not isinstance(value, Real):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise _unfit(env_id, name, "a number", value)
         elif not isinstance(value, bool):
             raise _unfit(env_id, name, "true or false", value)
@@ -143,7 +142,7 @@ def _checked_view(env_id: str, given: Mapping[str, Any]) -> View:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _unfit(env_id: str, name: str, expected: str, value: Any) -> ConfigError:

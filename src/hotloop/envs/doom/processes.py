@@ -38,7 +38,7 @@ read -r _
 for game in [0-9]*; do
     grep -q -F -e "$0/" "/proc/$game/cmdline" 2>/dev/null && kill -9 "$game"
     id=$(sed -n 's/.*+viz_instance_id \([A-Za-z0-9]*\).*/\1/p' "$game")
-    [ -z "$id" ] || rm -f "/dev/shm/ViZDoomSM$id" "/dev/shm/ViZDoomMQCtr$id" "/dev/shm/ViZDoomMQDoom$id"
+    [ -z "$id" ] || for part in SM MQCtr MQDoom; do rm -f "/dev/shm/ViZDoom$part$id"; done
 done
 cd / && rm -rf "$0"
 """
