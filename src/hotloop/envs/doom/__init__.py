@@ -36,6 +36,11 @@ _BUFFERS = ("audio", "automap", "depth", "labels", "notifications")
 _OF_SOUND_OR_TEXT = {"basic_audio.cfg": "sound", "basic_notifications.cfg": "text"}
 
 
+# The hand with the weapon swings, and by how much depends on how the last episode ended. Without,
+# an episode is the same in every process.
+_STEADY = "+movebob 0"
+
+
 @dataclass(frozen=True, kw_only=True)
 class View:
     """What an agent sees of a game, and how often."""
@@ -109,6 +114,7 @@ def make_scenario(spec: Any, kwargs: Mapping[str, Any]) -> Any:
     arguments = {name: x for name, x in kwargs.items() if name in _OF_WRAPPER}
     arguments |= given | {f"{name}_buffer_enabled": False for name in _BUFFERS}
     arguments |= {"sound_enabled": False, "use_multi_binary_action_space": False}
+    arguments["game_args"] = f"{_STEADY} {given.get('game_args', '')}".strip()
     arguments["screen_format"] = "GRAY8" if view.grayscale else "RGB24"
     arguments.setdefault("screen_resolution", drawn_resolution(view.resolution))
     for name in _PATHS:
