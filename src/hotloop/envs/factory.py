@@ -241,8 +241,9 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
     if module is None:
         _register_late(name)
     registry = gymnasium.registry
-    if module is None and name in registry and doom.is_scenario(registry[name]):
-        return name, functools.partial(_of_game, doom.make_scenario, registry[name])
+    scenario = doom.scenario_of(name, registry) if module is None else None
+    if scenario is not None:
+        return name, functools.partial(_of_game, doom.make_scenario, scenario)
     if name and (name in registry or any(known.startswith(f"{name}-v") for known in registry)):
         # Gymnasium's checker looks at the first step only, and we check every one.
         return name, lambda **kwargs: gymnasium.make(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hotloop.errors import ConfigError, nearest
+from hotloop.errors import ConfigError, MissingExtraError, nearest
 
 _MODULE = "vizdoom"
 # Settings of the game that `env_kwargs` may have, beside its rewards and what it draws.
@@ -65,9 +65,17 @@ def plain_id(env: str) -> str:
     return env.removeprefix(f"{_MODULE}:") if env.startswith(f"{_MODULE}:Vizdoom") else env
 
 
-def is_scenario(spec: Any) -> bool:
-    """Return whether Gymnasium's spec is of a scenario that comes with ViZDoom."""
-    return str(spec.entry_point).startswith(f"{_MODULE}.gymnasium_wrapper.")
+def scenario_of(name: str, registry: Mapping[str, Any]) -> Any:
+    """Return Gymnasium's spec of a scenario that comes with ViZDoom; None: the id is of none.
+
+    An id without a version means the latest.
+    """
+    versions = [
+        spec for spec in registry.values() if name in (spec.id, spec.id.rpartition("-v")[0])
+    ]
+    spec = max(versions, key=lambda one: one.version or 0, default=None)
+    own = f"{_MODULE}.gymnasium_wrapper."
+    return spec if spec is not None and str(spec.entry_point).startswith(own) else None
 
 
 def make_scenario(spec: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -80,9 +88,14 @@ def make_scenario(spec: Any, kwargs: Mapping[str, Any]) -> Any:
 
     Raises:
         ConfigError: they do not fit.
+        MissingExtraError: ViZDoom or OpenCV is not installed.
     """
-    import vizdoom
-
+    try:
+        import vizdoom
+    except ImportError as error:
+        raise MissingExtraError(
+            f"environment '{spec.id}' needs ViZDoom ({error}): pip install 'hotloop[doom]'"
+        ) from error
     from hotloop.envs.doom.scenario import Scenario, drawn_resolution
 
     names = (name.removeprefix("set_") for name in dir(vizdoom.DoomGame) if name.startswith("set_"))
@@ -104,6 +117,11 @@ def make_scenario(spec: Any, kwargs: Mapping[str, Any]) -> Any:
         raise ConfigError(
             f"{spec.id}: {_OF_SOUND_OR_TEXT[config_file]} is not observed: take VizdoomBasic-v1"
         )
+    if kwargs.get("render_mode") not in (None, "rgb_array"):
+        raise _unfit(spec.id, "render_mode", "'rgb_array'", kwargs["render_mode"])
+    num_pressed = kwargs.get("max_buttons_pressed", 0)
+    if num_pressed != 0 and not _is_count(num_pressed):
+        raise _unfit(spec.id, "max_buttons_pressed", "a whole number from 0 on", num_pressed)
     given = {name: x for name, x in kwargs.items() if name in settings}
     for name in given:
         if not vizdoom.DoomGame().set_config({name: given[name]}):
@@ -117,10 +135,24 @@ def make_scenario(spec: Any, kwargs: Mapping[str, Any]) -> Any:
     arguments["game_args"] = f"{_STEADY} {given.get('game_args', '')}".strip()
     arguments["screen_format"] = "GRAY8" if view.grayscale else "RGB24"
     arguments.setdefault("screen_resolution", drawn_resolution(view.resolution))
-    for name in _PATHS:
-        if name in arguments and os.path.exists(arguments[name]):
-            arguments[name] = os.path.abspath(arguments[name])  # a game starts in another directory
+    for name in arguments.keys() & _PATHS:
+        arguments[name] = _found(spec.id, name, arguments[name], vizdoom.scenarios_path)
     return Scenario(spec, arguments, view)
+
+
+def _found(env_id: str, name: str, path: Any, scenarios: str) -> str:
+    """Return a file's absolute path, since games start in another directory.
+
+    Raises:
+        ConfigError: it is neither here nor among ViZDoom's scenarios.
+    """
+    for folder in ("", scenarios):
+        if os.path.isfile(found := os.path.join(folder, str(path))):
+            return os.path.abspath(found)
+    raise ConfigError(
+        f"{env_id}: `{name}` in `env_kwargs` must be a file, and there is no '{path}' here, nor "
+        "among ViZDoom's scenarios: give its whole path"
+    )
 
 
 def _checked_view(env_id: str, given: Mapping[str, Any]) -> View:

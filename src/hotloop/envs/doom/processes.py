@@ -25,6 +25,8 @@ from hotloop.errors import EnvironmentFailure
 # How long the guard may take to tidy up when the last game was closed.
 _GUARD_S = 5.0
 
+# What ViZDoom takes where a scenario does not say.
+_GAME_FILES = ("doom2.wad", "freedoom2.wad")
 # Starts a game. Ctrl-C is the player's to answer.
 _LAUNCHER = """#!/bin/sh
 trap '' INT
@@ -97,6 +99,13 @@ def enter(game: Any) -> None:
             ) from error
     _room.num_games += 1
     _room.num_started += 1
+    given = game.get_doom_game_path()
+    if not os.path.isfile(given):
+        # ViZDoom looks here first, and would name it from here.
+        for name in [os.path.basename(given)] if given else _GAME_FILES:
+            if os.path.isfile(name):
+                game.set_doom_game_path(os.path.abspath(name))
+                break
     game.set_vizdoom_path(str(_room.launcher))
     game.set_doom_config_path(str(_room.path / f"{_room.num_started}.ini"))
 

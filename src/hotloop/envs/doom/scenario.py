@@ -7,7 +7,8 @@ truncated and not terminated, and its last observation is the true one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -91,7 +92,7 @@ class Scenario(gymnasium.Env[Any, Any]):
         self._resize = None if drawn == (width, height) else _resizing(drawn, (width, height))
         self._frame: Array = np.zeros((drawn[1], drawn[0], channels), np.uint8)
         self._obs: Any = None
-        self._is_in_room = False
+        self._end: Callable[[], Any] | None = None
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -99,9 +100,11 @@ class Scenario(gymnasium.Env[Any, Any]):
         if self._game.is_running():
             self._game.new_episode()
         else:
-            if not self._is_in_room:
+            if self._end is None:
                 processes.enter(self._game)
-                self._is_in_room = True
+                end = weakref.finalize(self, _end, self._game)
+                end.atexit = False  # the guard sees to it
+                self._end = end
             self._game.init()
         # The first tics are the scenario's own.
         self._until = min(_NEVER, self._game.get_episode_time() + self._limit)
@@ -124,10 +127,9 @@ class Scenario(gymnasium.Env[Any, Any]):
         return np.repeat(self._frame, 3, axis=2) if self._view.grayscale else self._frame.copy()
 
     def close(self) -> None:
-        self._game.close()
-        if self._is_in_room:
-            self._is_in_room = False
-            processes.leave()
+        if self._end is not None:
+            self._end()
+            self._end = None
 
     def _observe(self) -> None:
         state = self._game.get_state()
@@ -142,6 +144,12 @@ class Scenario(gymnasium.Env[Any, Any]):
         variables = state.game_variables.astype(np.float32)
         variables *= self._view.variable_scale
         self._obs = {"screen": screen, "gamevariables": variables}
+
+
+def _end(game: Any) -> None:
+    """End a game's process."""
+    game.close()
+    processes.leave()
 
 
 def _make(spec: Any, arguments: Mapping[str, Any]) -> Any:
