@@ -27,16 +27,18 @@ _GUARD_S = 5.0
 
 # What ViZDoom takes where a scenario does not say.
 _GAME_FILES = ("doom2.wad", "freedoom2.wad")
-# Starts a game. Ctrl-C is the player's to answer.
+# Starts a game, unless the guard is at work already: that removes this file before it looks at the
+# games that have noted their number. Ctrl-C is the player's to answer.
 _LAUNCHER = """#!/bin/sh
 trap '' INT
-cd "${{0%/*}}" && printf '%s\\n' "$*" >"$$" && exec {program} "$@"
+cd "${{0%/*}}" && printf '%s\\n' "$*" >"$$" && [ -e "$0" ] && exec {program} "$@"
 """
 
 # A number may have become another process's, whose command names another directory.
 _GUARD = r"""
 cd "$0" || exit
 read -r _
+rm -f launch
 for game in [0-9]*; do
     grep -q -F -e "$0/" "/proc/$game/cmdline" 2>/dev/null && kill -9 "$game"
     id=$(sed -n 's/.*+viz_instance_id \([A-Za-z0-9]*\).*/\1/p' "$game")
