@@ -389,7 +389,7 @@ def test_a_player_who_forks_has_games_of_its_own(monkeypatch, tmp_path):
 # --- training ------------------------------------------------------------------------------------
 
 
-SHORT = {"num_envs": 2, "num_steps": 32, "total_timesteps": 256, "checkpoint_interval": 128}
+SHORT = {"num_envs": 2, "num_steps": 32, "total_timesteps": 192, "checkpoint_interval": 128}
 SHORT |= {"update_epochs": 1, "num_minibatches": 1, "compile": "off", "seed": 3}
 SHORT |= {"env_kwargs": {"resolution": [40, 30], "frame_skip": 8}}
 
@@ -409,6 +409,7 @@ def test_a_resumed_run_has_the_same_weights(tmp_path):
     assert_same_weights(whole, run("parts", resume_from=tmp_path / "parts"))
 
 
+@pytest.mark.slow
 def test_workers_collect_what_one_process_does(tmp_path):
     def run(backend):
         where = {"run_dir": str(tmp_path / backend), "backend": backend, "workers": 2}
