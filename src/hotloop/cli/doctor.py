@@ -27,7 +27,7 @@ EXTRAS = {
     "mujoco": ("mujoco",),
     "box2d": ("Box2D",),
     "atari": ("ale_py", "cv2", "envpool"),
-    "doom": ("vizdoom",),
+    "doom": ("vizdoom", "cv2"),
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),
     "parquet": ("pyarrow",),

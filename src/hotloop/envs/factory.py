@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hotloop.envs import atari
+from hotloop.envs import atari, doom
 from hotloop.envs.checks import describe_value
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
@@ -189,7 +189,7 @@ def _adapt(envs: Any, env_id: str, num_envs: int | None, **told: Any) -> VectorA
 
 
 def _of_game(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Make an Atari environment, whose arguments are one mapping."""
+    """Make an environment whose arguments are one mapping."""
     return make(*args, kwargs)
 
 
@@ -228,6 +228,7 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
                 "that makes the environment"
             )
         return environment_name(env).rpartition(":")[2], env
+    env = doom.plain_id(env)
     module_name, _, name = env.rpartition(":")
     if "<" in name:
         raise UnknownNameError(
@@ -240,6 +241,9 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
     if module is None:
         _register_late(name)
     registry = gymnasium.registry
+    scenario = doom.scenario_of(name, registry) if module is None else None
+    if scenario is not None:
+        return name, functools.partial(_of_game, doom.make_scenario, scenario)
     if name and (name in registry or any(known.startswith(f"{name}-v") for known in registry)):
         # Gymnasium's checker looks at the first step only, and we check every one.
         return name, lambda **kwargs: gymnasium.make(

@@ -489,7 +489,7 @@ def _versions() -> dict[str, str]:
     from hotloop import __version__
 
     versions = {"hotloop": __version__, "python": platform.python_version()}
-    for library in ("numpy", "torch", "gymnasium", "mujoco", "envpool"):
+    for library in ("numpy", "torch", "gymnasium", "mujoco", "envpool", "vizdoom"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[library] = importlib.metadata.version(library)
     versions["platform"] = platform.platform()
