@@ -55,7 +55,7 @@ def presets() -> dict[str, dict[str, Any]]:
         f"{name}:{env_id}": dict(options)
         for name in ALGORITHMS
         for env_id, options in find(name).presets.items()
-        if not env_id.endswith("/")  # what ids begin with
+        if not env_id.endswith(("/", ":"))  # what ids begin with
     }
 
 

@@ -1,7 +1,7 @@
 """Presets: what environments need to be learned well, where an algorithm's defaults don't do.
 
-By environment, or by what its id begins with up to a slash, options that stand in for those that
-are not given. `python -m bench presets` trains each over five seeds; docs/presets.md has what came
+By environment, or by what its id begins with up to a slash or a colon, options that stand in for
+those that are not given. `python -m bench presets` trains each over five seeds; docs/presets.md has what came
 of it. Where a comment names nobody, they were found here; those of rl-baselines3-zoo are its tuned
 ones, but for state-dependent exploration, which hotloop does not have.
 """
@@ -97,6 +97,20 @@ PPO: Presets = {
         "learning_rate": 6e-4,
         "gamma": 0.9999,
         "gae_lambda": 0.98,
+    },
+    # With memory too: `--memory lstm:128`.
+    "vizdoom:": {
+        "total_timesteps": 1_000_000,
+        "num_envs": 16,
+        "num_steps": 32,
+        "update_epochs": 4,
+        "learning_rate": 3e-4,
+        "entropy_coef": 0.01,
+        "normalize_reward": True,
+        "network": "vizdoom",
+        "hidden_sizes": (128,),
+        "activation": "relu",
+        "torch_threads": available_threads(),
     },
     # Schulman et al. 2017, table 5, for as many frames.
     "ALE/": {

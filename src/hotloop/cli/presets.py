@@ -63,7 +63,7 @@ def run(args: list[str]) -> int:
         table.add_row(one["algorithm"], one["env_id"], Text(told))
     print_table(table, wide_console())
     for one in found:
-        if not one["env_id"].endswith("/"):  # what ids begin with
+        if not one["env_id"].endswith(("/", ":")):  # what ids begin with
             print(f"\nnext: hotloop train {one['algorithm']} --env-id {one['env_id']}")
             break
     return 0

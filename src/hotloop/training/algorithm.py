@@ -41,8 +41,8 @@ class Algorithm(ABC):
         hyper: a NamedTuple class whose fields are options of `config`, see `hyper_of`; or
             `hyper(config, nets)`, which gives such a tuple of numbers and schedules.
         acting: the state's field that holds the acting network's parameters, (P,).
-        presets: by environment, or by what its id begins with up to a slash, options that stand in
-            for those that are not given.
+        presets: by environment, or by what its id begins with up to a slash or a colon, options
+            that stand in for those that are not given.
     """
 
     name: str
@@ -193,8 +193,15 @@ class Algorithm(ABC):
 
 
 def preset_of(presets: Mapping[str, Mapping[str, Any]], env_id: str) -> Mapping[str, Any]:
-    """Return an environment's preset; empty where it has none."""
-    return presets.get(env_id) or presets.get(env_id.rpartition("/")[0] + "/") or {}
+    """Return an environment's preset; empty where it has none.
+
+    What has none of its own takes that of what its id begins with, up to a slash or a colon;
+    `VizdoomBasic-v1` is `vizdoom:VizdoomBasic-v1`.
+    """
+    if env_id.startswith("Vizdoom"):
+        env_id = f"vizdoom:{env_id}"
+    beginning = env_id[: max(env_id.rfind("/"), env_id.rfind(":")) + 1]
+    return presets.get(env_id) or presets.get(beginning) or {}
 
 
 def hyper_of(kind: Any, config: Any) -> Any:
