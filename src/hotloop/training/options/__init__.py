@@ -46,10 +46,10 @@ from hotloop.training.options.groups import (
     RunOptions,
     SaveOptions,
     TaskOptions,
-    WorkerOptions,
 )
 from hotloop.training.options.sequences import MemoryOptions, SequenceOptions
 from hotloop.training.options.stored import changed_fields, differing_defaults, from_stored, to_json
+from hotloop.training.options.workers import WorkerOptions
 
 __all__ = [
     "FINITE",
