@@ -106,18 +106,21 @@ class Inference:
         Raises:
             Closed: it is.
         """
-        requests, answers = self._shared.requests, self._shared.answers
         while True:
-            asked = np.argwhere(requests[..., SERIAL] != answers[..., SERIAL]).tolist()
-            if not asked:
+            if not self.answer():
                 self._wait()
-                continue
-            acting = [(worker, line) for worker, line in asked if line != EVALUATION]
-            if acting:
-                self._act(acting)
-            for worker, line in asked:
-                if line == EVALUATION:
-                    self._evaluate(worker)
+
+    def answer(self) -> bool:
+        """Answer the requests that there are, and say whether there are any."""
+        requests, answers = self._shared.requests, self._shared.answers
+        asked = np.argwhere(requests[..., SERIAL] != answers[..., SERIAL]).tolist()
+        acting = [(worker, line) for worker, line in asked if line != EVALUATION]
+        if acting:
+            self._act(acting)
+        for worker, line in asked:
+            if line == EVALUATION:
+                self._evaluate(worker)
+        return bool(asked)
 
     def _wait(self) -> None:
         with span("wait", kind="wait"):
@@ -135,40 +138,51 @@ class Inference:
         asked = [one for one in asked if publications[one] == number]
         self._load(number)
         halves = [self._half(worker, line) for worker, line in asked]
+        with span("act"):
+            # Whoever only explores needs no network.
+            remembers, noises = self._policy.memory_size > 0, [half.noise for half in halves]
+            needy = [remembers or self._policy.needs_head(noise) for noise in noises]
+            self._forward([half for half, needs in zip(halves, needy, strict=True) if needs])
+            # Of one step each, and with the noise of that.
+            for half in halves:
+                self._policy.choose(half.head, half.noise, half.action)
+                if self._policy.has_value:
+                    # By the policy that acts: it may be another one when the rows are evaluated.
+                    of_one_step = (half.head[None], half.noise[None], half.action[None])
+                    half.log_prob[...] = self._policy.log_prob(*of_one_step)[0]
+        self._answer(asked)
+
+    def _forward(self, halves: list[Half]) -> None:
+        """Ask the network for all of them at once."""
         if len(halves) == 1:
-            self._choose(halves[0])
-        else:
+            self._ask_network(halves[0])
+        elif halves:
             with span("copy_obs", kind="transfer"):
                 batch = Half(*map(np.concatenate, zip(*halves, strict=True)))
-            self._choose(batch)
-            with span("copy_actions", kind="transfer"):
+            self._ask_network(batch)
+            with span("copy_outputs", kind="transfer"):
                 start = 0
                 for half in halves:
                     stop = start + len(half.obs)
-                    for mine, written in zip(half[3:], batch[3:], strict=True):
-                        mine[...] = written[start:stop]
+                    half.head[...] = batch.head[start:stop]
+                    half.value[...] = batch.value[start:stop]
+                    half.after[...] = batch.after[start:stop]
                     start = stop
-        self._answer(asked)
 
-    def _choose(self, batch: Half) -> None:
+    def _ask_network(self, batch: Half) -> None:
         policy = self._policy
-        with span("act"):
-            memory: Array | None = None
-            if policy.memory_size:
-                memory = batch.after
-                np.copyto(memory, batch.before)
-            policy.draw(batch.obs, batch.noise, batch.head, batch.action, memory)
-            if not policy.has_value:
-                return
+        memory: Array | None = None
+        if policy.memory_size:
+            memory = batch.after
+            np.copyto(memory, batch.before)
+        with span("forward"):
+            policy.head(batch.obs, batch.head, memory)
             if policy.tells_value:
                 batch.value[...] = policy.last_value()
-            elif memory is not None:
+            elif memory is not None and policy.has_value:
                 batch.value[...] = policy.remembered_value(memory)
-            else:
+            elif policy.has_value:
                 batch.value[...] = policy.value(batch.obs)
-            # By the policy that acts, which may be another one when the rows are evaluated.
-            outputs = (batch.head[None], batch.noise[None], batch.action[None])
-            batch.log_prob[...] = policy.log_prob(*outputs)[0]
 
     def _evaluate(self, worker: int) -> None:
         """Value what follows rows that a worker has made."""

@@ -76,6 +76,8 @@ class WorkerPool:
         for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
             if value < 1:
                 raise ConfigError(f"`{name}` must be at least 1, got {value}")
+        if inference not in ("worker", "central"):
+            raise ConfigError(f"`inference` must be 'worker' or 'central', got '{inference}'")
         if not hasattr(os, "memfd_create"):
             raise ConfigError("workers need Linux: leave `workers` out, or set `backend` 'inline'")
         self.num_workers = num_workers

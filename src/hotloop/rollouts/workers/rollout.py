@@ -35,6 +35,7 @@ from hotloop.rollouts.workers.shared_memory import (
     DONE,
     EPISODE,
     EVALUATING,
+    EVALUATION,
     LIMIT,
     SERIAL,
     STARTED,
@@ -274,9 +275,12 @@ class ProcessRollout:
             return None
         asked = self._shared.requests[..., SERIAL] != self._shared.answers[..., SERIAL]
         if worker.number == INFERENCE:
-            # Its first answer may need torch, and a fragment may be evaluated with many of them.
-            now = Standing((self._shared.progress[0],), "while it acted", may_be_long=True)
-            return now if asked.any() else None
+            if not asked.any():
+                return None
+            progress = self._shared.progress[0]
+            # For its first answer it may import torch.
+            is_long = progress == worker.first_row or bool(asked[:, EVALUATION].any())
+            return Standing((progress,), "while it acted", may_be_long=is_long)
         words = self._memory[worker.number].words
         is_shared_out = self._plan.schedule == "variable"
         room = self._shared.room(worker.number, is_shared_out=is_shared_out)
