@@ -43,9 +43,6 @@ class Stepper:
         rest: waits until it may have answered.
     """
 
-    # Evaluating stops the halves from taking turns: not too often.
-    chunk_s = 0.02
-
     def __init__(
         self,
         envs: Halves,
@@ -62,6 +59,8 @@ class Stepper:
         self._requests = [line.data for line in shared.requests[worker]]
         self._answers = [line.data for line in shared.answers[worker]]
         self._has_value, self._ring, self._rest = has_value, ring, rest
+        # Evaluating asks the network once more, and lets no half step meanwhile.
+        self.chunk_s = 0.1 if has_value else 0.002
         self._row = first_row
         self._publication = NEWEST
         self.ahead = -1
