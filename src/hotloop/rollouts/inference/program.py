@@ -79,16 +79,17 @@ class Inference:
     ) -> None:
         self._channel, self._parent = channel, parent
         self._bell, *self._bells = bells
-        network = network_from_json(dict(setup.network))
-        self._shared = SharedMemory(
-            fd,
-            network,
-            num_steps=setup.num_steps,
-            num_workers=setup.num_workers,
-            num_envs=setup.num_envs,
-        )
-        os.close(fd)
-        self._published = PublishedPolicy(self._shared.weights, network, setup.exploration)
+        with span("make_policy"):
+            network = network_from_json(dict(setup.network))
+            self._shared = SharedMemory(
+                fd,
+                network,
+                num_steps=setup.num_steps,
+                num_workers=setup.num_workers,
+                num_envs=setup.num_envs,
+            )
+            os.close(fd)
+            self._published = PublishedPolicy(self._shared.weights, network, setup.exploration)
         self._policy = self._published.policy
         self._noise = [
             NoiseAhead(
@@ -240,7 +241,8 @@ class Inference:
 
 
 def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
-    setup, _, fd = receive(channel, InferenceSetup)
+    with span("wait", kind="wait"):
+        setup, _, fd = receive(channel, InferenceSetup)
     Inference(channel, setup, fd, list(greeting.bells), parent).run()
 
 

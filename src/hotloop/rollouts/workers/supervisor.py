@@ -102,8 +102,6 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._looked_at = 0.0
         self._token = secrets.token_hex(8)
-        # The inference process's, and one of each worker.
-        self._bells = [new_bell() for _ in range(1 + num_workers)] if central else []
         try:
             self._guard = Guard(self._token)
         except OSError as error:
@@ -111,6 +109,8 @@ class Supervisor:
                 f"/bin/sh can't be started ({error}), which ends workers whose learner is killed: "
                 "raise the limit on processes (`ulimit -u`), or set `backend` 'inline'"
             ) from error
+        # The inference process's, and one of each worker.
+        self._bells = [new_bell() for _ in range(1 + num_workers)] if central else []
 
     @property
     def start_timeout_s(self) -> float | None:
