@@ -111,8 +111,9 @@ def shares_of(tree: Node) -> dict[str, float]:
     return {
         "step_share": found["env_step"] / whole,
         "reset_share": found["env_reset"] / whole,
-        "act_share": found["act"] / whole,
-        "wait_share": (found["wait"] + found["wait_for_inference"]) / whole,
+        # Who has another process act waits for that, and not for the learner.
+        "act_share": (found["act"] + found["wait_for_inference"]) / whole,
+        "wait_share": found["wait"] / whole,
         "step_p50_s": step.percentile(50) / 1e9,
         "step_p99_s": step.percentile(99) / 1e9,
         "reset_p50_s": reset.percentile(50) / 1e9,

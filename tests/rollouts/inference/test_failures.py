@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 
@@ -10,6 +12,7 @@ import pytest
 
 from hotloop.errors import CheckpointError, ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.policies import PolicySnapshot, actor_critic
+from hotloop.rollouts.workers.supervisor import Supervisor
 from tests.rollouts.workers.pools import (
     MARK,
     SCRIPTED,
@@ -176,6 +179,39 @@ def test_a_pool_closes_its_descriptors(tmp_path):
     before = num_descriptors()
     central(tmp_path, 2, 1, {})
     assert num_descriptors() == before
+
+
+def test_more_workers_than_there_may_be_open_files():
+    code = (
+        "import resource\n"
+        "from hotloop.rollouts.workers.pool import WorkerPool\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n"
+        "WorkerPool('CartPole-v1', num_workers=20, inference='central')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1
+    last = run.stderr.strip().splitlines()[-1]
+    assert "21 descriptors to wake processes by can't be had" in last
+    assert "use fewer workers, or raise the limit on open files (`ulimit -n`)" in last
+
+
+def test_one_that_never_starts_is_given_up(tmp_path, monkeypatch):
+    real = Supervisor._start
+
+    def start(supervisor, number):
+        started = real(supervisor, number)
+        if number < 0:
+            kill(started)
+        return started
+
+    monkeypatch.setattr(Supervisor, "_start", start)
+    kwargs = {"directory": str(tmp_path)}
+    message = "the inference process must start in one of 3 attempts, and did not; .*SIGKILL"
+    with (
+        pytest.raises(EnvironmentFailure, match=message),
+        open_pool(SCRIPTED, env_kwargs=kwargs, inference="central") as pool,
+    ):
+        wait_until(lambda: pool.supervisor.look(0.02))
 
 
 def test_it_needs_to_be_one_or_the_other():

@@ -110,7 +110,16 @@ class Supervisor:
                 "raise the limit on processes (`ulimit -u`), or set `backend` 'inline'"
             ) from error
         # The inference process's, and one of each worker.
-        self._bells = [new_bell() for _ in range(1 + num_workers)] if central else []
+        self._bells: list[int] = []
+        try:
+            for _ in range(1 + num_workers if central else 0):
+                self._bells.append(new_bell())
+        except OSError as error:
+            self.close()
+            raise ConfigError(
+                f"{1 + num_workers} descriptors to wake processes by can't be had ({error}): use "
+                "fewer workers, or raise the limit on open files (`ulimit -n`)"
+            ) from error
 
     @property
     def start_timeout_s(self) -> float | None:
@@ -301,10 +310,11 @@ class Supervisor:
             self._raise(worker.name, error)
         self.restarts[number] += 1
         if not has_begun and self.restarts[number] == _MAX_STARTS:
+            what = "start" if number == INFERENCE else "make its environments"
             raise EnvironmentFailure(
-                f"{worker.name} must make its environments in one of {_MAX_STARTS} attempts, and "
-                f"did not; in the last one {why}: look for what they wait for, use fewer workers "
-                "if memory is short, or raise `step_timeout_s`"
+                f"{worker.name} must {what} in one of {_MAX_STARTS} attempts, and did not; in the "
+                f"last one {why}: look for what they wait for, use fewer workers if memory is "
+                "short, or raise `step_timeout_s`"
             )
         self._count_failure(worker.name, error)
         if self.rollout is not None and number != INFERENCE:
