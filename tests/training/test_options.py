@@ -205,16 +205,15 @@ def test_configurations_are_values():
         ({"workers": "auto", "envs_per_worker": 2}, "`envs_per_worker` needs `workers`"),
         (
             {"inference": "central"},
-            "`inference` 'central' needs processes whose number is set, and got `workers` 0: set "
-            "`workers` too, such as 2",
+            "`inference` 'central' needs workers of their own, got `workers` 0: set `workers` too",
         ),
         (
             {"inference": "central", "workers": 2, "backend": "inline"},
-            "`inference` 'central' needs processes whose number is set, and got `backend` 'inline'",
+            "needs workers of their own, got `backend` 'inline': leave one of both out",
         ),
         (
             {"inference": "central", "workers": "auto"},
-            "needs processes whose number is set, and got 'auto', which forecasts workers that act",
+            "needs a number of `workers`, got 'auto', which forecasts workers that act by themselv",
         ),
         (
             {"workers": 3},

@@ -36,14 +36,8 @@ class WorkerOptions(Options):
 
     def check(self) -> None:
         """Refuse environments that can't be shared out evenly, and more workers than fit."""
-        if self.inference == "central" and (self.workers == "auto" or not self.has_workers):
-            given = "`backend` 'inline'" if self.workers else f"`workers` {self.workers}"
-            if self.workers == "auto":
-                given = "'auto', which forecasts workers that act by themselves"
-            raise ConfigError(
-                "`inference` 'central' needs processes whose number is set, and got "
-                f"{given}: set `workers` too, such as 2"
-            )
+        if self.inference == "central":
+            self._check_central()
         if self.workers in (0, "auto"):
             if self.envs_per_worker is not None:
                 raise ConfigError("`envs_per_worker` needs `workers`: say how many there are")
@@ -58,6 +52,21 @@ class WorkerOptions(Options):
                 f"{self.num_groups:,} workers",
                 "lower `workers`",
             )
+
+    def _check_central(self) -> None:
+        """Refuse central inference where there are no processes, or nobody has said how many."""
+        reason = ""
+        if self.workers == 0:
+            reason = "workers of their own, got `workers` 0: set `workers` too"
+        elif self.backend == "inline":
+            reason = "workers of their own, got `backend` 'inline': leave one of both out"
+        elif self.workers == "auto":
+            reason = (
+                "a number of `workers`, got 'auto', which forecasts workers that act by "
+                "themselves: set it, such as 2"
+            )
+        if reason:
+            raise ConfigError(f"`inference` 'central' needs {reason}")
 
     @property
     def has_workers(self) -> bool:
