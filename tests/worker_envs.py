@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -203,3 +204,12 @@ def same_step_cartpoles(num_envs):
         vectorization_mode="sync",
         vector_kwargs={"autoreset_mode": mode},
     )
+
+
+class TellsImports(Scripted):
+    """Writes into `<worker>.imports` what of torch and networks its process has imported."""
+
+    def step(self, action):
+        found = [name for name in ("torch", "tests.policies.nets") if name in sys.modules]
+        (self.directory / f"{WORKER}.imports").write_text(" ".join(found))
+        return super().step(action)

@@ -39,6 +39,21 @@ def test_workers_are_told_of(capsys, tmp_path):
     assert places == sorted(places)
 
 
+def test_central_inference_is_told_of_and_resumed(capsys, tmp_path):
+    run = tmp_path / "run"
+    out = train(capsys, "--workers", 2, "--inference", "central", "--run-dir", run)
+    assert out.startswith("workers: 2 × 2 environments, barrier, central inference\nupdate: ")
+    assert main(["resume", str(run), "--total-timesteps", "1024"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("resumed at 512 steps")
+    assert "\nworkers: 2 × 2 environments, barrier, central inference\n" in out
+    trees = [out.index(x) for x in ("\nlearner ", "\ninference ", "\n2 workers", "\nworker ")]
+    assert trees == sorted(trees)
+    assert re.search(r"^  act +\d", out, re.MULTILINE)
+    assert re.search(r"^  wait_for_inference .* wait$", out, re.MULTILINE)
+    assert "\n512 collected = 512 trained + 0 dropped + 0 in flight\n" in out  # since the resume
+
+
 def test_auto_tells_its_forecast_and_what_was_measured(capsys, tmp_path, monkeypatch):
     measured = Measured(step_s=0.5, step_p99_s=0.625, busy_share=0.01, act_s={1: 6e-6})
     monkeypatch.setattr(probe, "measure", lambda *args, **options: measured)

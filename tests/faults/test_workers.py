@@ -13,6 +13,7 @@ from tests.faults.trials import (
     SAC,
     Failed,
     chooser,
+    inference_of,
     is_accounted_for,
     is_alive,
     left_behind,
@@ -118,6 +119,32 @@ def test_workers_that_die_at_a_time(forks, tally, tmp_path, schedule):
     rng = chooser(f"times of workers {schedule}")
     places = [(k, round(rng.uniform(0.0, 2.5), 3)) for k in range(times(8))]
     tally(f"kill a worker at any time, {schedule}").run(trial, places)
+
+
+@faults
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("schedule", list(TRAININGS))
+def test_whoever_dies_where_inference_is_central(forks, tally, tmp_path, schedule):
+    """The inference process twice, or it and a worker, or a worker alone."""
+
+    def trial(number):
+        rng = random.Random(f"{schedule} {number}")
+        run = tmp_path / f"{schedule}-{number}"
+        command = _command(schedule, run, 4 * _NUM_ROWS, pause_s=0.005)
+        child = forks.command(*command, "--inference", "central")
+        seen = []
+        for who in rng.choice([(inference_of,) * 2, (inference_of, workers_of), (workers_of,)]):
+            until = time.monotonic() + 10.0
+            while not (found := who(child.pid)) and time.monotonic() < until:
+                time.sleep(0.002)
+            time.sleep(rng.uniform(0.0, 1.5))
+            found = who(child.pid)
+            seen += workers_of(child.pid) + inference_of(child.pid)
+            if found:
+                send(rng.choice(found), signal.SIGKILL)
+        _ends_well(child.wait(), run, seen)
+
+    tally(f"kill of central inference, {schedule}").run(trial, range(times(6)))
 
 
 @faults

@@ -24,7 +24,8 @@ SEED = int(os.environ.get("HOTLOOP_FAULTS_SEED", "1"))
 SCALE = float(os.environ.get("HOTLOOP_FAULTS_SCALE", "1"))
 JOBS = len(os.sched_getaffinity(0))
 LONG_S = 60.0
-_PROGRAM = b"hotloop.rollouts.workers.worker"  # that a worker runs
+# That a worker and the inference process run.
+_PROGRAM, _INFERENCE = b"hotloop.rollouts.workers.worker", b"hotloop.rollouts.inference.program"
 
 Place = TypeVar("Place")
 
@@ -252,11 +253,20 @@ def wait_for_lines(pid: int, run: Path, number: int) -> bool:
 
 def workers_of(pid: int) -> list[int]:
     """The numbers of a learner's living workers."""
+    return _children_of(pid, _PROGRAM)
+
+
+def inference_of(pid: int) -> list[int]:
+    """The number of its inference process, if that lives."""
+    return _children_of(pid, _INFERENCE)
+
+
+def _children_of(pid: int, program: bytes) -> list[int]:
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, path.read_text().split()):
-                if _PROGRAM in Path(f"/proc/{child}/cmdline").read_bytes():
+                if program in Path(f"/proc/{child}/cmdline").read_bytes():
                     found += [child] if is_alive(child) else []
     return sorted(found)
 

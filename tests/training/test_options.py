@@ -204,6 +204,18 @@ def test_configurations_are_values():
         ({"envs_per_worker": 2}, "`envs_per_worker` needs `workers`: say how many there are"),
         ({"workers": "auto", "envs_per_worker": 2}, "`envs_per_worker` needs `workers`"),
         (
+            {"inference": "central"},
+            "`inference` 'central' needs workers of their own, got `workers` 0: set `workers` too",
+        ),
+        (
+            {"inference": "central", "workers": 2, "backend": "inline"},
+            "needs workers of their own, got `backend` 'inline': leave one of both out",
+        ),
+        (
+            {"inference": "central", "workers": "auto"},
+            "needs a number of `workers`, got 'auto', which forecasts workers that act by themselv",
+        ),
+        (
             {"workers": 3},
             "`num_envs` = 8 can't be shared out evenly among 3 workers: set `envs_per_worker`",
         ),
@@ -458,7 +470,7 @@ def test_which_may_change():
         *("total_timesteps", "runs_dir", "run_dir", "track", "log_info", "device"),
         *("checkpoint_interval", "keep_checkpoints"),
         *("eval_interval", "eval_episodes", "eval_videos"),
-        *("backend", "step_timeout_s", "max_failures"),
+        *("backend", "inference", "step_timeout_s", "max_failures"),
     }
     assert may_change(Config) == shared
     assert may_change(OffPolicy) == shared | {"save_replay", "report_interval"}

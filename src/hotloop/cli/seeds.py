@@ -73,7 +73,9 @@ def parse_jobs(text: str | None, config: Any) -> int:
         ConfigError: it is no number above 0.
     """
     if text is None:
-        takes = 1 + config.workers if isinstance(config.workers, int) else available_cores()
+        takes = available_cores()
+        if isinstance(config.workers, int):
+            takes = 1 + config.workers + (config.inference == "central")
         return max(1, available_cores() // takes)
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"`--jobs` must be how many trainings run at once, got '{text}'")

@@ -75,11 +75,13 @@ def _step_s(worker: dict[str, Any]) -> float:
 def _print_tree(run_dir: Path, num_workers: int) -> None:
     recordings, _ = timing.read_directory(run_dir / "timing")
     own = [one for one in recordings if one.parent_pid == os.getpid()]
-    own = [one for one in own if one.component.startswith("worker-")]
-    if own:
-        name = "worker" if num_workers == 1 else f"{num_workers} workers"
-        tree = timing.merge((one.tree() for one in own), name)
-        print(f"\n{timing.render(tree, min_share=_MIN_SHARE)}")
+    names = {"inference-": "inference", "worker-": f"{num_workers} workers"}
+    if num_workers == 1:
+        names["worker-"] = "worker"
+    for kind, name in names.items():
+        trees = [one.tree() for one in own if one.component.startswith(kind)]
+        if trees:
+            print(f"\n{timing.render(timing.merge(trees, name), min_share=_MIN_SHARE)}")
 
 
 def _print_table(workers: list[dict[str, Any]]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from hotloop.envs.checks import check_finite
-from hotloop.envs.factory import environment_name, make_env, make_vec
+from hotloop.envs.factory import environment_name, make_env, make_halves, make_vec
+from hotloop.envs.halves import Halves
 from hotloop.envs.protocol import VectorEnv, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec, Spaces
 
 __all__ = [
     "ActionSpec",
+    "Halves",
     "ObsField",
     "ObsSpec",
     "Spaces",
@@ -19,6 +21,7 @@ __all__ = [
     "environment_name",
     "episode_seed",
     "make_env",
+    "make_halves",
     "make_vec",
     "obs_hash",
 ]

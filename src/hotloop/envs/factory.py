@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hotloop.envs import atari, doom
 from hotloop.envs.checks import describe_value
+from hotloop.envs.halves import Halves
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.serial import SerialVectorEnv, close_all
@@ -121,16 +123,84 @@ def make_vec(
         SpaceError: an observation or action space is not supported.
         EnvironmentFailure: an environment's constructor raised.
     """
+    options: dict[str, Any] = {"first_env": first_env, "seed": seed, "stream": stream}
+    options |= {"first_episode": first_episode, "stagger": stagger, "on_failure": on_failure}
+    options |= {"num_threads": num_threads, "action_masks": action_masks, "log_info": log_info}
+    return _make_groups(env, num_envs, env_kwargs, 1, **options)[0]
+
+
+def make_halves(
+    env: str | EnvFactory,
+    num_envs: int,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    first_env: int = 0,
+    **options: Any,
+) -> Halves:
+    """N environments as `make_vec` makes them, of which each half can be stepped by itself.
+
+    There is one half where N is 1, and of the vector environments that a factory makes.
+
+    Args:
+        env: see `make_vec`.
+        num_envs: N.
+        env_kwargs: see `make_vec`.
+        first_env: see `make_vec`.
+        options: all others of `make_vec`.
+
+    Raises:
+        UnknownNameError, MissingExtraError, ConfigError, SpaceError, EnvironmentFailure: see
+            `make_vec`.
+    """
+    kwargs = env_kwargs or {}
+    is_pool = isinstance(env, str) and env.startswith("envpool:")
+    if num_envs < 2 or not (is_pool or atari.is_preprocessed(env, kwargs)):
+        return Halves(_make_groups(env, num_envs, kwargs, 2, first_env=first_env, **options))
+    halves: list[VectorEnv] = []
+    try:
+        for start, stop in _shared_out(num_envs, 2):
+            (half,) = _make_groups(
+                env, stop - start, kwargs, 1, first_env=first_env + start, **options
+            )
+            halves.append(half)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            close_all(halves)
+        raise
+    return Halves(halves)
+
+
+def _shared_out(count: int, num_groups: int) -> list[tuple[int, int]]:
+    """The first of each group, and the one after its last; no group is without any."""
+    bounds = [-(-count * k // num_groups) for k in range(num_groups + 1)]
+    return [(start, stop) for start, stop in itertools.pairwise(bounds) if start < stop]
+
+
+def _make_groups(
+    env: str | EnvFactory,
+    num_envs: int | None,
+    env_kwargs: Mapping[str, Any] | None,
+    num_groups: int,
+    *,
+    seed: int = 0,
+    stream: Stream = "training",
+    first_env: int = 0,
+    first_episode: int = 0,
+    stagger: int = 0,
+    on_failure: Callable[[HotloopError], None] | None = None,
+    num_threads: int | None = None,
+    **told: Any,
+) -> list[VectorEnv]:
+    """See `make_vec`: single environments in so many groups at most, all others in one."""
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"`num_envs` must be at least 1, got {num_envs}")
     kwargs = dict(env_kwargs or {})
-    told: dict[str, Any] = {"seed": seed, "first_env": first_env, "stream": stream}
-    told |= {"action_masks": action_masks, "log_info": log_info}
+    told |= {"seed": seed, "stream": stream}
     if isinstance(env, str) and env.startswith("envpool:"):
         # EnvPool is seeded when it is made: environment i with seed + i.
         pool_seed = episode_seed(seed, first_env, first_episode, stream)
         pool = _make_envpool(env, num_envs or 1, pool_seed, kwargs)
-        return _adapt(pool, env, num_envs, **told)
+        return [_adapt(pool, env, num_envs, first_env=first_env, **told)]
     env_id, factory = _resolve(env)
     if atari.is_preprocessed(env, kwargs):
         spec, num_envs = import_gymnasium().spec(env_id), num_envs or 1
@@ -139,7 +209,7 @@ def make_vec(
         factory = functools.partial(_of_game, make_games)
     made = _construct(env_id, factory, kwargs)
     if _is_vector(made):
-        return _adapt(made, env_id, num_envs, **told)
+        return [_adapt(made, env_id, num_envs, first_env=first_env, **told)]
     singles, known = [made], {id(made)}
     try:
         before = processes.resident_bytes()
@@ -158,7 +228,12 @@ def make_vec(
         if on_failure is not None:
             options["on_failure"] = on_failure
             options["rebuild"] = functools.partial(_construct, env_id, factory, kwargs)
-        return SerialVectorEnv(singles, env_id=env_id, **options)
+        return [
+            SerialVectorEnv(
+                singles[start:stop], env_id=env_id, first_env=first_env + start, **options
+            )
+            for start, stop in _shared_out(len(singles), num_groups)
+        ]
     except BaseException:
         with contextlib.suppress(Exception):  # the first failure is the one to hear of
             close_all(singles)

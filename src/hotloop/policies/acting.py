@@ -211,15 +211,22 @@ class ActingPolicy:
         assert self._forward.last_value is not None
         return self._forward.last_value
 
+    def needs_head(self, noise: Array) -> bool:
+        """Return whether `choose` looks at `head`, with `noise`, (B, K), of one step."""
+        return self._head.is_needed(noise)
+
     def choose(self, head: Array, noise: Array, out: Array) -> None:
-        """Draw actions into `out`, (B, *action_shape), from `head`, (B, H), and `noise`, (B, K)."""
+        """Draw actions into `out`, (B, *action_shape), from `head`, (B, H), and `noise`, (B, K).
+
+        All rows are of one step: whether they explore is looked up in the first one.
+        """
         self._head.choose(head, noise, out)
 
     def draw(
         self, obs: Array, noise: Array, head: Array, out: Array, memory: Array | None = None
     ) -> None:
         """One step of a rollout: `head` and then `choose`, where the network is asked at all."""
-        if memory is not None or self._head.is_needed(noise):
+        if memory is not None or self.needs_head(noise):
             self.head(obs, head, memory)
         self._head.choose(head, noise, out)
 

@@ -92,7 +92,7 @@ class Accounting:
 def shares_of(tree: Node) -> dict[str, float]:
     """What a worker's timing tree says, as fields of `WorkerAccount`."""
     step, reset = Node("env_step"), Node("env_reset")
-    found = {"act": 0, "env_step": 0, "env_reset": 0, "wait": 0}
+    found = {"act": 0, "env_step": 0, "env_reset": 0, "wait": 0, "wait_for_inference": 0}
 
     def walk(node: Node) -> None:
         for child in node.children.values():
@@ -111,7 +111,8 @@ def shares_of(tree: Node) -> dict[str, float]:
     return {
         "step_share": found["env_step"] / whole,
         "reset_share": found["env_reset"] / whole,
-        "act_share": found["act"] / whole,
+        # Who has another process act waits for that, and not for the learner.
+        "act_share": (found["act"] + found["wait_for_inference"]) / whole,
         "wait_share": found["wait"] / whole,
         "step_p50_s": step.percentile(50) / 1e9,
         "step_p99_s": step.percentile(99) / 1e9,

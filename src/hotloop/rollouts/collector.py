@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hotloop.envs import VectorEnv, check_finite
+from hotloop.envs import ActionSpec, ObsSpec, VectorEnv, check_finite
 from hotloop.errors import EnvironmentFailure, NonFiniteError
 from hotloop.policies import ActingPolicy, Network
 from hotloop.timing import span
@@ -21,6 +21,34 @@ from hotloop.types import Array, Fragment, RunningEpisode, StepArrays
 NOISE_STEPS = 256
 # Of the views of a step's rows, about 1,400.
 _VIEWS_BYTES = 1_024
+
+
+class Outline(Protocol):
+    """What must be known of a network to keep what it gives."""
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """What is observed."""
+        ...
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        """What is done."""
+        ...
+
+    @property
+    def head_size(self) -> int:
+        """H, the width of the head."""
+        ...
+
+    @property
+    def memory_size(self) -> int:
+        """M, how many numbers it remembers of each environment."""
+        ...
+
+    def parameter_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes by name, in order, of what is learned."""
+        ...
 
 
 @dataclass(slots=True)
@@ -45,7 +73,7 @@ class Slot:
         cls,
         num_steps: int,
         num_envs: int,
-        network: Network,
+        network: Outline,
         *,
         first_env: int = 0,
         zeros: Callable[[tuple[int, ...], DTypeLike], Array] = np.zeros,
@@ -101,6 +129,18 @@ class Watch(Protocol):
         ...
 
 
+class HalfWatch(Watch, Protocol):
+    """Who wants to know of each half's steps."""
+
+    def pauses(self) -> None:
+        """The first half has been stepped, and the second one has not."""
+        ...
+
+    def has_room(self) -> bool:
+        """Whether the row after the one that is being made may be made too."""
+        ...
+
+
 class Collector:
     """Steps one group of environments with a policy, row after row of a slot.
 
@@ -124,12 +164,10 @@ class Collector:
         self.envs = envs
         self.policy = policy
         self.vector_steps = 0
-        self._seed = seed
         self._first_env = first_env
         self.obs: Array | None = None
         self.memory = np.zeros((envs.num_envs, policy.memory_size), np.float32)
-        self._noise = np.empty((0, 0, 0), np.float32)
-        self._noise_start = 0
+        self._noise = NoiseAhead(policy, seed=seed, num_envs=envs.num_envs, first_env=first_env)
 
     @property
     def has_begun(self) -> bool:
@@ -182,7 +220,7 @@ class Collector:
         memories, memory = slot.memories, None
         if memories:
             np.copyto(memories[start], self.memory)
-        noise = self._noise_of(self.vector_steps, stop - start)
+        noise = self._noise.of(self.vector_steps, stop - start)
         rows = zip(slot.rows[start:stop], noise, strict=True)
         for t, ((obs, head, action, arrays), step_noise) in enumerate(rows, start):
             with span("act"):
@@ -222,74 +260,113 @@ class Collector:
         if not policy.has_value:
             return
         with span("evaluate"):
-            noise = self._noise_of(self.vector_steps - (stop - start), stop - start)
+            noise = self._noise.of(self.vector_steps - (stop - start), stop - start)
             part = slot.fragment.rows(start, stop)
             part.log_prob[...] = policy.log_prob(slot.head[start:stop], noise, part.action)
-            following = part.next_value
-            truncated = part.truncated & ~part.terminated
             remembered: Array | None = None
             if slot.memories:
-                remembered = self._remembered(part)
+                remembered = remembered_after(policy, part)
                 if not policy.tells_value:
                     flat = remembered.reshape(-1, policy.memory_size)
                     part.value[...] = policy.remembered_value(flat).reshape(part.value.shape)
                 last_value = policy.value(part.last_obs, part.last_memory)
-                following[:-1], following[-1] = part.value[1:], last_value
             elif policy.tells_value:
-                following[:-1], following[-1] = part.value[1:], policy.value(part.last_obs)
+                last_value = policy.value(part.last_obs)
             else:
                 obs = np.concatenate((part.obs, part.last_obs[None]))
                 value = policy.value(obs.reshape(-1, *obs.shape[2:])).reshape(obs.shape[:2])
-                part.value[...], following[...] = value[:-1], value[1:]
-            # Where the environment was reset, the next observation is not the successor, and what
-            # is remembered before it is not what was before the reset.
-            if truncated.any():
-                before = None if remembered is None else remembered[truncated]
-                following[truncated] = policy.value(part.next_obs[truncated], before)
-            following[part.terminated] = 0.0
+                part.value[...], last_value = value[:-1], value[-1]
+            value_successors(policy, part, last_value, remembered)
 
-    def _remembered(self, part: Fragment) -> Array:
-        """Return what was remembered after each step, (T, N, M), before any reset."""
-        remembered = np.concatenate((part.memory[1:], part.last_memory[None]))
-        is_reset = part.terminated | part.truncated | ~part.valid
-        if is_reset.any():
-            memory = part.memory[is_reset]
-            self.policy.head(part.obs[is_reset], None, memory)
-            remembered[is_reset] = memory
-        return remembered
+    def _check_finite(self, slot: Slot, start: int, stop: int) -> None:
+        """See `check_rows`."""
+        check_rows(slot, start, stop, first_env=self._first_env, first_step=self.vector_steps)
 
-    def _noise_of(self, first_step: int, num_steps: int) -> Array:
+
+class NoiseAhead:
+    """Draws the noise that a group's actions are chosen by, many steps at once.
+
+    Args:
+        policy: whose noise it is.
+        seed: of it.
+        num_envs: N.
+        first_env: number of the group's first environment, counted over all workers.
+    """
+
+    def __init__(self, policy: ActingPolicy, *, seed: int, num_envs: int, first_env: int) -> None:
+        self._policy, self._seed = policy, seed
+        self._num_envs, self._first_env = num_envs, first_env
+        self._noise = np.empty((0, 0, 0), np.float32)
+        self._start = 0
+
+    def of(self, first_step: int, num_steps: int) -> Array:
         """(T, N, K), of steps counted from the start of the run."""
-        start = first_step - self._noise_start
+        start = first_step - self._start
         if not 0 <= start <= len(self._noise) - num_steps:
             with span("draw_noise"):
-                self._noise = self.policy.draw_noise(
+                self._noise = self._policy.draw_noise(
                     self._seed,
                     first_step=first_step,
                     num_steps=max(num_steps, NOISE_STEPS // num_steps * num_steps),
-                    num_envs=self.envs.num_envs,
+                    num_envs=self._num_envs,
                     first_env=self._first_env,
                 )
-            self._noise_start, start = first_step, 0
+            self._start, start = first_step, 0
         return self._noise[start : start + num_steps]
 
-    def _check_finite(self, slot: Slot, start: int, stop: int) -> None:
-        """Find NaN and infinity in rows `start` … `stop` − 1, and who made them first.
 
-        Raises:
-            NonFiniteError: the policy did.
-            EnvironmentFailure: an environment did.
-        """
-        acted = np.isfinite(slot.head[start : stop + 1])
-        if not acted.all():
-            step = int(acted.all(axis=(1, 2)).argmin())
-            if np.isfinite(slot.fragment.obs[start + step]).all():
-                raise NonFiniteError(
-                    f"the policy's outputs must be finite, but at step {self.vector_steps + step} "
-                    "they were not: lower the learning rate, and check the scale of the rewards"
-                )
-        check_finite(
-            slot.fragment.rows(start, stop),
-            first_env=self._first_env,
-            first_step=self.vector_steps,
-        )
+def value_successors(
+    policy: ActingPolicy, part: Fragment, last_value: Array, remembered: Array | None
+) -> None:
+    """Write `next_value` of rows whose `value` is known.
+
+    Args:
+        policy: values what only a reset knows of.
+        part: the rows.
+        last_value: (N,), V of its `last_obs`.
+        remembered: (T, N, M), see `remembered_after`; None: nothing is.
+    """
+    following, truncated = part.next_value, part.truncated & ~part.terminated
+    following[:-1], following[-1] = part.value[1:], last_value
+    # Where the environment was reset, the next observation is not the successor, and what is
+    # remembered before it is not what was before the reset.
+    if truncated.any():
+        before = None if remembered is None else remembered[truncated]
+        following[truncated] = policy.value(part.next_obs[truncated], before)
+    following[part.terminated] = 0.0
+
+
+def remembered_after(policy: ActingPolicy, part: Fragment) -> Array:
+    """Return what was remembered after each step, (T, N, M), before any reset."""
+    remembered = np.concatenate((part.memory[1:], part.last_memory[None]))
+    is_reset = part.terminated | part.truncated | ~part.valid
+    if is_reset.any():
+        memory = part.memory[is_reset]
+        policy.head(part.obs[is_reset], None, memory)
+        remembered[is_reset] = memory
+    return remembered
+
+
+def check_rows(slot: Slot, start: int, stop: int, *, first_env: int, first_step: int) -> None:
+    """Find NaN and infinity in rows `start` … `stop` − 1, and who made them first.
+
+    Args:
+        slot: of the rows.
+        start: the first row.
+        stop: the one after the last.
+        first_env: number of the first environment, counted over all workers.
+        first_step: of row `start`, counted from the start of the run.
+
+    Raises:
+        NonFiniteError: the policy did.
+        EnvironmentFailure: an environment did.
+    """
+    acted = np.isfinite(slot.head[start : stop + 1])
+    if not acted.all():
+        step = int(acted.all(axis=(1, 2)).argmin())
+        if np.isfinite(slot.fragment.obs[start + step]).all():
+            raise NonFiniteError(
+                f"the policy's outputs must be finite, but at step {first_step + step} "
+                "they were not: lower the learning rate, and check the scale of the rewards"
+            )
+    check_finite(slot.fragment.rows(start, stop), first_env=first_env, first_step=first_step)

@@ -13,6 +13,7 @@ from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.types import Array, Episode, Fragment
 
 Schedule = Literal["barrier", "variable", "async"]
+Inference = Literal["worker", "central"]
 
 
 @dataclass(frozen=True, kw_only=True)

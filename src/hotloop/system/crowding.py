@@ -21,7 +21,7 @@ _LEAST_S, _LEAST_SHARE = 1.0, 0.05
 _AT_WORK = 0.02
 # Seconds between two looks.
 _LOOK_S = 5.0
-_WORKER = "hotloop.rollouts.worker"
+_WORKER, _INFERENCE = "hotloop.rollouts.worker", "hotloop.rollouts.inference"
 # In the environment of trainings that `--seeds` starts: how many run at a time.
 JOBS = "HOTLOOP_JOBS"
 # How the line begins that tells of it.
@@ -30,7 +30,7 @@ CROWDED = "threads waited for a core"
 
 @dataclass(frozen=True, kw_only=True)
 class Crowding:
-    """What `cores.json` of a run says, of the process that ran last and of its workers.
+    """What `cores.json` of a run says, of the process that ran last and of those that it started.
 
     Attributes:
         cores: that it may use.
@@ -147,6 +147,7 @@ class CoreTimes:
         self._torch_threads = torch_threads
         self._own: dict[str, Times] = {}
         self._workers: dict[str, Times] = {}
+        self._inference: dict[str, Times] = {}
         self._begin: dict[str, Times] = {}
         self._others = 0
         self._began_s = self._looked_s = time.monotonic()
@@ -155,7 +156,7 @@ class CoreTimes:
         """Count from here on."""
         self._began_s = self._looked_s = time.monotonic()
         self._read()
-        self._begin = {**self._own, **self._workers}
+        self._begin = {**self._own, **self._workers, **self._inference}
 
     def look(self, *, is_last: bool = False) -> None:
         """Read the times, if some have passed since the last look."""
@@ -171,14 +172,14 @@ class CoreTimes:
         """What is known by the last look."""
         seconds = self._looked_s - self._began_s
         own, workers = self._since(self._own), self._since(self._workers)
-        both = [*own, *workers]
+        every = [*own, *workers, *self._since(self._inference)]
         at_work = [one for one in own if sum(one) > _AT_WORK * seconds * 1e9]
         return Crowding(
             cores=available_cores(),
             seconds=round(seconds, 3),
-            on_core_s=sum(one.on_core_ns for one in both) / 1e9,
-            queued_s=sum(one.queued_ns for one in both) / 1e9,
-            longest_s=max((one.queued_ns for one in both), default=0) / 1e9,
+            on_core_s=sum(one.on_core_ns for one in every) / 1e9,
+            queued_s=sum(one.queued_ns for one in every) / 1e9,
+            longest_s=max((one.queued_ns for one in every), default=0) / 1e9,
             threads=len(at_work),
             torch_threads=self._torch_threads,
             workers=len({path.split("/")[2] for path in self._workers}),
@@ -196,8 +197,16 @@ class CoreTimes:
 
     def _read(self) -> None:
         """Read them; of threads that have ended, what was last seen stays."""
-        workers = [one.pid for one in descendants() if _WORKER in one.command]
-        for into, pids in ((self._own, [os.getpid()]), (self._workers, workers)):
+        started = descendants()
+        workers, inference = (
+            [one.pid for one in started if program in one.command]
+            for program in (_WORKER, _INFERENCE)
+        )
+        for into, pids in (
+            (self._own, [os.getpid()]),
+            (self._workers, workers),
+            (self._inference, inference),
+        ):
             for path, text in read_files([f"/proc/{pid}/task/*/schedstat" for pid in pids]):
                 with suppress(ValueError):
                     on_core, queued, _ = map(int, text.split())

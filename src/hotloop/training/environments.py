@@ -47,6 +47,7 @@ def make_environments(
             action_masks=action_masks,
             first_episode=first_episode,
             stagger=stagger,
+            inference=config.inference,
             timing_dir=run.path / "timing",
             step_timeout_s=config.step_timeout_s,
             max_failures=config.max_failures,
@@ -128,7 +129,8 @@ def describe_workers(config: Any, options: CollectionOptions, run: RunDirectory)
     each = config.total_envs // config.num_groups
     where = "" if config.has_workers else ", inline"
     overlap = ", overlapping with learning" if options.overlap else ""
-    return f"{config.workers} × {each} environments, {options.schedule}{overlap}{where}"
+    acting = ", central inference" if config.inference == "central" else ""
+    return f"{config.workers} × {each} environments, {options.schedule}{overlap}{acting}{where}"
 
 
 def _next_episode(resumed: Resumed | None) -> int:

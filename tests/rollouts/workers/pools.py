@@ -240,7 +240,7 @@ def play(
     tmp_path, num_fragments, num_envs, faults, *, env=SCRIPTED, between=lambda k, pool: None, **plan
 ):
     """Collect so many fragments by two workers; see `Played`."""
-    names = ("step_timeout_s", "max_failures")
+    names = ("step_timeout_s", "max_failures", "inference")
     options = {name: plan.pop(name) for name in names if name in plan}
     return Played(
         *(tmp_path, num_fragments, num_envs, faults),

@@ -336,13 +336,13 @@ def test_what_environments_started_ends_with_them(tmp_path):
     wait_until(lambda: not marked_processes(os.environ[MARK]), timeout_s=2)
 
 
-def run_learner(tmp_path, env, sleeping_worker):
+def run_learner(tmp_path, env, sleeping_worker, **options):
     """A learner in a process of its own; one of its workers sleeps in a step for a minute."""
     faults = {sleeping_worker: {"step 5": "hang"}}
     code = (
         "from tests.rollouts.workers.pools import begin, open_pool\n"
         f"kwargs = {{'directory': {str(tmp_path)!r}, 'faults': {faults!r}}}\n"
-        f"with open_pool({env!r}, env_kwargs=kwargs) as pool:\n"
+        f"with open_pool({env!r}, env_kwargs=kwargs, **{options!r}) as pool:\n"
         "    rollout = begin(pool)\n"
         "    while True:\n"
         "        rollout.collect()\n"

@@ -47,6 +47,7 @@ OF_SPAN = {
     "report": "logging",
     "wait": "wait",
     "wait_for_workers": "wait",
+    "wait_for_inference": "wait",
 }
 # Where installed libraries are; somebody's home may be called like one.
 _SITE = r"/(site|dist)-packages/"

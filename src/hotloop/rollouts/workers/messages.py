@@ -9,13 +9,26 @@ from typing import Any, NamedTuple
 from hotloop.rollouts.protocol import Schedule
 from hotloop.types import Array
 
+# The number of the inference process, where others have a worker's.
+INFERENCE = -1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Greeting:
-    """The learner's first word: which worker it is; the rest is for `make_vec`."""
+    """The learner's first word; what follows `bells` is for `make_vec`.
+
+    Attributes:
+        worker: which one it is; `INFERENCE`: the inference process.
+        component: what its timing calls it.
+        timing_dir: where it records that.
+        bells: descriptors of its own and of the inference process's, none where workers act by
+            themselves; of the inference process, its own and all workers'.
+    """
 
     worker: int
+    component: str
     timing_dir: str
+    bells: Sequence[int]
     env: str
     num_envs: int
     seed: int
@@ -48,7 +61,8 @@ class Setup:
     """What to collect, and from which row on; the shared memory goes along.
 
     Attributes:
-        network: what acts, as JSON.
+        network: what acts, as JSON; None: the inference process does.
+        outputs: how much it gives.
         exploration: fields of an `Exploration`.
         first_row: the first one that is this process's.
         first_episode: to begin with; None: each environment's next one.
@@ -56,7 +70,8 @@ class Setup:
             another run is gone on with.
     """
 
-    network: Mapping[str, Any]
+    network: Mapping[str, Any] | None
+    outputs: Mapping[str, Any]
     exploration: Mapping[str, Any] | None
     schedule: Schedule
     num_steps: int
@@ -65,6 +80,25 @@ class Setup:
     first_row: int
     first_episode: int | None
     resume: Sequence[tuple[int, str]] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceSetup:
+    """For whom the inference process acts; the shared memory goes along.
+
+    Attributes:
+        network: what acts, as JSON.
+        exploration: fields of an `Exploration`.
+        num_envs: of each worker.
+        seed: of the noise.
+    """
+
+    network: Mapping[str, Any]
+    exploration: Mapping[str, Any] | None
+    num_steps: int
+    num_workers: int
+    num_envs: int
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +127,10 @@ class Failure:
     traceback: str = ""
 
 
-Message = Greeting | Ready | Setup | Resumed | Failure
-MESSAGES = {kind.__name__: kind for kind in (Greeting, Ready, Setup, Resumed, Failure)}
+Message = Greeting | Ready | Setup | InferenceSetup | Resumed | Failure
+MESSAGES: dict[str, type[Message]] = {
+    kind.__name__: kind for kind in (Greeting, Ready, Setup, InferenceSetup, Resumed, Failure)
+}
 
 
 class Packet(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 from hotloop.envs import ActionSpec, ObsSpec, environment_name
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy
-from hotloop.rollouts.protocol import CollectionOptions
+from hotloop.rollouts.protocol import CollectionOptions, Inference
 from hotloop.rollouts.workers.messages import Greeting
 from hotloop.rollouts.workers.rollout import ProcessRollout
 from hotloop.rollouts.workers.supervisor import Supervisor
@@ -36,6 +36,8 @@ class WorkerPool:
         action_masks: see `make_vec`.
         first_episode: see `make_vec`.
         stagger: see `make_vec`.
+        inference: who acts: each `worker` for its own environments, or one `central` process for
+            those of all workers.
         timing_dir: where workers record; None: in a directory that is removed with the pool.
         step_timeout_s: how long a step or a reset may take, or a worker stand still between two,
             before it is replaced; None: for ever. Making environments, a process's first row and
@@ -65,6 +67,7 @@ class WorkerPool:
         action_masks: bool = False,
         first_episode: int = 0,
         stagger: int = 0,
+        inference: Inference = "worker",
         timing_dir: str | Path | None = None,
         step_timeout_s: float | None = 300.0,
         max_failures: int = 100,
@@ -73,6 +76,8 @@ class WorkerPool:
         for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
             if value < 1:
                 raise ConfigError(f"`{name}` must be at least 1, got {value}")
+        if inference not in ("worker", "central"):
+            raise ConfigError(f"`inference` must be 'worker' or 'central', got '{inference}'")
         if not hasattr(os, "memfd_create"):
             raise ConfigError("workers need Linux: leave `workers` out, or set `backend` 'inline'")
         self.num_workers = num_workers
@@ -94,6 +99,8 @@ class WorkerPool:
             ) from error
         greeting = Greeting(
             worker=0,
+            component="",
+            bells=(),
             timing_dir=str(timing_dir),
             env=_importable(env),
             num_envs=envs_per_worker,
@@ -106,7 +113,11 @@ class WorkerPool:
             log_info=list(log_info),
         )
         self.supervisor = Supervisor(
-            greeting, num_workers, step_timeout_s=step_timeout_s, max_failures=max_failures
+            greeting,
+            num_workers,
+            central=inference == "central",
+            step_timeout_s=step_timeout_s,
+            max_failures=max_failures,
         )
         self.workers = self.supervisor.workers
         try:

@@ -1,4 +1,4 @@
-"""One worker's process, as the learner sees it."""
+"""The process of a worker, or of the inference process, as the learner sees it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hotloop.rollouts.workers.channel import Channel, Closed
 from hotloop.rollouts.workers.guard import MARK, mark_of
-from hotloop.rollouts.workers.messages import Failure, Greeting, Ready
+from hotloop.rollouts.workers.messages import INFERENCE, Failure, Greeting, Ready
 
 IN_A_STEP = "in a step"
 # One core each, unless the user has said otherwise: on a core of its own none is faster with two.
@@ -22,7 +22,7 @@ _PROGRAM = """
 import sys
 sys.path.remove("")
 from runpy import run_module
-run_module("hotloop.rollouts.workers.worker", run_name="__main__", alter_sys=True)
+run_module("hotloop.rollouts.{}", run_name="__main__", alter_sys=True)
 """
 
 
@@ -44,18 +44,21 @@ class WorkerProcess:
     """One process.
 
     Attributes:
-        number: of the worker that it is.
+        number: of the worker that it is, or `INFERENCE`.
+        name: what messages call it.
         channel: to it.
         pid: its process and its process group.
         token: in its environment, and in that of the processes that its environments start.
         ready: what it said of its environments; None: nothing yet.
         is_set_up: whether it was told what to collect.
-        first_row: from where on.
+        first_row: from where on; of the inference process, answers that others gave before it.
         error: the message that it ended with.
     """
 
     def __init__(self, greeting: Greeting, token: str) -> None:
         self.number = greeting.worker
+        is_worker = self.number != INFERENCE
+        self.name = f"worker {self.number}" if is_worker else "the inference process"
         self.token = token
         self.ready: Ready | None = None
         self.is_set_up = False
@@ -70,16 +73,17 @@ class WorkerProcess:
             **dict.fromkeys(_THREADS, "1"),
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "HOTLOOP_WORKER": str(self.number),
+            **({"HOTLOOP_WORKER": str(self.number)} if is_worker else {}),
             MARK: mark_of(token),
         }
-        program = [sys.executable, "-c", _PROGRAM]
+        module = "workers.worker" if is_worker else "inference.program"
+        program = [sys.executable, "-c", _PROGRAM.format(module)]
         try:
             self._process = subprocess.Popen(
                 [*program, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 env=environment,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *greeting.bells],
                 start_new_session=True,  # Ctrl-C is the learner's to answer
             )
         except BaseException:

@@ -26,7 +26,7 @@ from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.rollouts.workers.channel import Closed
 from hotloop.rollouts.workers.groups import Group
-from hotloop.rollouts.workers.messages import Setup
+from hotloop.rollouts.workers.messages import INFERENCE, InferenceSetup, Setup
 from hotloop.rollouts.workers.process import IN_A_STEP, Standing, WorkerProcess
 from hotloop.rollouts.workers.schedules import LOOK_S, SCHEDULES, Progress
 from hotloop.rollouts.workers.shared_memory import (
@@ -35,10 +35,13 @@ from hotloop.rollouts.workers.shared_memory import (
     DONE,
     EPISODE,
     EVALUATING,
+    EVALUATION,
     LIMIT,
+    SERIAL,
     STARTED,
     STEPPED,
     WAITING,
+    Outputs,
     create,
 )
 from hotloop.rollouts.workers.supervisor import Supervisor
@@ -195,9 +198,24 @@ class ProcessRollout:
         """Tell a process that is ready what to collect, and from which row on."""
         if not self._is_set_up or worker.is_set_up:
             return
+        worker.is_set_up = True
+        network, exploration = self.policy.network, self.policy.exploration
+        explores = None if exploration is None else dataclasses.asdict(exploration)
+        sizes = {"num_steps": self._plan.num_steps, "num_workers": len(self._groups)}
+        if worker.number == INFERENCE:
+            worker.first_row = self._shared.progress[0]
+            told = InferenceSetup(
+                network=network.to_json(),
+                exploration=explores,
+                num_envs=self._num_envs,
+                seed=self._plan.seed,
+                **sizes,
+            )
+            with contextlib.suppress(Closed):  # its end is heard of elsewhere
+                worker.channel.send(told, fd=self._fd)
+            return
         words, group = self._memory[worker.number].words, self._groups[worker.number]
-        worker.is_set_up, worker.first_row = True, words[STEPPED]
-        exploration = self.policy.exploration
+        worker.first_row = words[STEPPED]
         resume: list[tuple[int, str]] | None = None
         arrays: dict[str, Array] | None = None
         if self._resume is not None and words[STEPPED] == group.first_row:
@@ -212,15 +230,15 @@ class ProcessRollout:
                 if f"{what}.{i}" in stored
             }
         setup = Setup(
-            network=self.policy.network.to_json(),
-            exploration=None if exploration is None else dataclasses.asdict(exploration),
+            network=network.to_json() if self._supervisor.inference is None else None,
+            outputs=Outputs.to_json(network),
+            exploration=explores,
             schedule=self._plan.schedule,
-            num_steps=self._plan.num_steps,
-            num_workers=len(self._groups),
             seed=self._plan.seed,
             first_row=words[STEPPED],
             first_episode=group.cuts.get(words[STEPPED]),
             resume=resume,
+            **sizes,
         )
         with contextlib.suppress(Closed):  # its end is heard of elsewhere
             worker.channel.send(setup, arrays=arrays, fd=self._fd)
@@ -252,15 +270,27 @@ class ProcessRollout:
             fragment.truncated[t] |= ~fragment.terminated[t]
 
     def standing(self, worker: WorkerProcess) -> Standing | None:
-        """Where a worker stands that is ready; None: it waits, and has nothing to do."""
+        """Where a process stands that is ready; None: it waits, and has nothing to do."""
+        if not worker.is_set_up:
+            return None
+        asked = self._shared.requests[..., SERIAL] != self._shared.answers[..., SERIAL]
+        if worker.number == INFERENCE:
+            if not asked.any():
+                return None
+            progress = self._shared.progress[0]
+            # For its first answer it may import torch.
+            is_long = progress == worker.first_row or bool(asked[:, EVALUATION].any())
+            return Standing((progress,), "while it acted", may_be_long=is_long)
         words = self._memory[worker.number].words
         is_shared_out = self._plan.schedule == "variable"
         room = self._shared.room(worker.number, is_shared_out=is_shared_out)
-        if not worker.is_set_up or (words[WAITING] and room <= 0):
+        if words[WAITING] and room <= 0:
             return None
         progress = tuple(words[BEGUN:])
         if words[STARTED]:
             return Standing(progress, IN_A_STEP)
+        if asked[worker.number].any():
+            return None  # it may wait for the inference process
         if words[EVALUATING]:
             return Standing(progress, "while it evaluated rows", may_be_long=True)
         if words[BEGUN] == worker.first_row:
@@ -296,6 +326,8 @@ class ProcessRollout:
             memory.words[ACTING] = -1
         if self._way.runs_free:
             self._way.grant(self._progress)
+        if self._supervisor.inference is not None:
+            self.set_up(self._supervisor.inference)
         for worker in self._supervisor.workers:
             self.set_up(worker)
 

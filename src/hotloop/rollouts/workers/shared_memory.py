@@ -11,15 +11,17 @@ import math
 import mmap
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from hotloop.envs import ActionSpec, ObsSpec, Spaces
 from hotloop.envs.numbers import MOST_NUMBERS, NAME_BYTES
 from hotloop.errors import ConfigError
 from hotloop.policies import Network, ObsScale, PolicySnapshot
-from hotloop.rollouts.collector import Slot
+from hotloop.rollouts.collector import Outline, Slot
 from hotloop.system.memory import need_memory
 from hotloop.types import PER_STEP, Array, Fragment
 
@@ -41,6 +43,21 @@ EVALUATING = 15  # whether it evaluates rows
 _NUM_WORDS = 16
 NOBODY_WAITS = 2**62
 
+# Lines of a worker whose actions the inference process chooses: each is for a request at a time.
+HALVES = 2  # the first two are of its environments' halves
+EVALUATION = 2
+_NUM_LINES = 3
+# Words of a request, the worker's; the serial is written last.
+SERIAL = 0  # of a request, and of the answer to it
+FIRST = 1  # row of the observations to act on; of evaluation: the first of the rows
+STOP = 2  # the row after the last one
+FIRST_ENV = 3  # of the half, 0 … N − 1, and the one after its last
+STOP_ENV = 4
+PUBLICATION = 5  # to act by; −1: the newest
+# And of an answer, the inference process's, beside `SERIAL`.
+VERSION = 1  # of the policy that acted
+NEWEST = -1
+
 # What a row says of an episode that ended in it; no length: none did. And, where an episode ended
 # or an environment failed in it, the number of the episode that runs after it.
 EPISODE_DTYPE = np.dtype(
@@ -49,6 +66,39 @@ EPISODE_DTYPE = np.dtype(
         ("num_infos", "i8"),  # the environment's own numbers of it, which stand beside
     ]
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """How much a network gives, for who keeps it and needs not have the network; see `Outline`."""
+
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+    head_size: int
+    memory_size: int
+    has_value: bool
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def parameter_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """See `Outline`."""
+        return self.shapes
+
+    @staticmethod
+    def to_json(network: Network) -> dict[str, Any]:
+        """Of a network, but for its spaces."""
+        shapes = {name: list(shape) for name, shape in network.parameter_shapes().items()}
+        names = ("head_size", "memory_size", "has_value")
+        return {"shapes": shapes, **{name: getattr(network, name) for name in names}}
+
+    @classmethod
+    def from_json(cls, spaces: Spaces, fields: Mapping[str, Any]) -> Outputs:
+        """Of what `to_json` gave, and the spaces."""
+        shapes = {name: tuple(shape) for name, shape in fields["shapes"].items()}
+        return cls(
+            obs_spec=spaces.obs_spec,
+            action_spec=spaces.action_spec,
+            **{**fields, "shapes": shapes},
+        )
 
 
 class Arena:
@@ -75,7 +125,7 @@ class Arena:
 class Weights:
     """The published policy, twice: who reads the one is not disturbed by who writes the next."""
 
-    def __init__(self, arena: Arena, network: Network) -> None:
+    def __init__(self, arena: Arena, network: Outline) -> None:
         # Where each parameter stands, worked out once: `np.prod` takes 3 µs.
         self._places: dict[str, tuple[int, int, tuple[int, ...]]] = {}
         size = 0
@@ -95,6 +145,15 @@ class Weights:
     def newest(self) -> int:
         """The number of the newest publication."""
         return int(self.words[0])
+
+    @property
+    def newest_version(self) -> int:
+        """The version of the newest publication."""
+        while True:
+            newest = self.newest
+            version = int(self._heads[newest % 2][1])
+            if self.newest == newest:  # else it may be overwritten
+                return version
 
     def write(self, snapshot: PolicySnapshot) -> None:
         """Publish; what was published before the last one is overwritten."""
@@ -162,7 +221,7 @@ class WorkerMemory:
     """
 
     def __init__(
-        self, arena: Arena, network: Network, num_steps: int, num_envs: int, first_env: int
+        self, arena: Arena, network: Outline, num_steps: int, num_envs: int, first_env: int
     ) -> None:
         self.num_steps = num_steps
         self._first_env = first_env
@@ -259,6 +318,9 @@ class SharedMemory:
         weights: the published policy.
         workers: each worker's part.
         words: of each worker.
+        requests: int64, (W, 3, 8): what each worker's lines ask the inference process for.
+        answers: int64, (W, 3, 8): what it has answered.
+        progress: int64, (1,): answers of the inference process, all of this run's ones together.
 
     Args:
         fd: the memory file; −1: none, to learn how large it must be.
@@ -269,7 +331,7 @@ class SharedMemory:
     """
 
     def __init__(
-        self, fd: int, network: Network, *, num_steps: int, num_workers: int, num_envs: int
+        self, fd: int, network: Outline, *, num_steps: int, num_workers: int, num_envs: int
     ) -> None:
         arena = Arena(None if fd < 0 else mmap.mmap(fd, 0))
         # Rows of all workers together: from this one on none must be begun.
@@ -282,6 +344,9 @@ class SharedMemory:
             for worker in range(num_workers)
         ]
         self.words = [memory.words for memory in self.workers]
+        lines = (num_workers, _NUM_LINES, 8)
+        self.requests, self.answers = arena.zeros(lines, np.int64), arena.zeros(lines, np.int64)
+        self.progress = arena.zeros((1,), np.int64).data
         self.size = arena.size
 
     def room(self, worker: int, *, is_shared_out: bool) -> int:
@@ -302,7 +367,7 @@ class SharedMemory:
         return room
 
 
-def create(network: Network, **sizes: Any) -> tuple[int, SharedMemory]:
+def create(network: Outline, **sizes: Any) -> tuple[int, SharedMemory]:
     """A memory file of the right size, and what is in it.
 
     It has no name: it is gone with the last process that holds it.

@@ -1,9 +1,10 @@
-"""Workers' processes: started, greeted, watched, replaced, ended."""
+"""Workers' processes, and the inference process: started, greeted, watched, replaced, ended."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import secrets
 import selectors
 import signal
@@ -15,9 +16,10 @@ from typing import NoReturn, Protocol
 
 from hotloop import errors
 from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, SpaceError
+from hotloop.rollouts.inference.bells import new_bell
 from hotloop.rollouts.workers.channel import Closed
 from hotloop.rollouts.workers.guard import Guard, end_marked
-from hotloop.rollouts.workers.messages import Failure, Greeting, Ready, Resumed
+from hotloop.rollouts.workers.messages import INFERENCE, Failure, Greeting, Ready, Resumed
 from hotloop.rollouts.workers.process import IN_A_STEP, Standing, WorkerProcess
 from hotloop.system.memory import available_memory
 from hotloop.system.processes import process_state
@@ -50,7 +52,7 @@ class Collecting(Protocol):
         ...
 
     def standing(self, worker: WorkerProcess) -> Standing | None:
-        """Where a worker stands that is ready; None: it waits, and has nothing to do."""
+        """Where a process stands that is ready; None: it waits, and has nothing to do."""
         ...
 
 
@@ -60,12 +62,14 @@ class Supervisor:
     Args:
         greeting: of worker 0.
         num_workers: W.
+        central: whether there is an inference process.
         step_timeout_s, max_failures: see `WorkerPool`.
 
     Attributes:
         greeting: of worker 0.
         ready: what it said when it was started.
         workers: their processes.
+        inference: the process that acts for them; None: they act by themselves.
         rollout: what collects by them, once it does.
         restarts, env_failures: of each worker.
         num_failures: how often an environment or a worker was replaced.
@@ -79,6 +83,7 @@ class Supervisor:
         greeting: Greeting,
         num_workers: int,
         *,
+        central: bool,
         step_timeout_s: float | None,
         max_failures: int,
     ) -> None:
@@ -86,6 +91,7 @@ class Supervisor:
         self.ready: Ready
         self.rollout: Collecting | None = None
         self.workers: list[WorkerProcess] = []
+        self.inference: WorkerProcess | None = None
         self.restarts = Counter[int]()
         self.env_failures = Counter[int]()
         self._num_workers = num_workers
@@ -103,6 +109,17 @@ class Supervisor:
                 f"/bin/sh can't be started ({error}), which ends workers whose learner is killed: "
                 "raise the limit on processes (`ulimit -u`), or set `backend` 'inline'"
             ) from error
+        # The inference process's, and one of each worker.
+        self._bells: list[int] = []
+        try:
+            for _ in range(1 + num_workers if central else 0):
+                self._bells.append(new_bell())
+        except OSError as error:
+            self.close()
+            raise ConfigError(
+                f"{1 + num_workers} descriptors to wake processes by can't be had ({error}): use "
+                "fewer workers, or raise the limit on open files (`ulimit -n`)"
+            ) from error
 
     @property
     def start_timeout_s(self) -> float | None:
@@ -118,6 +135,8 @@ class Supervisor:
         # The first one alone: what is wrong with the environment is said once, and how much memory
         # a worker takes is known.
         self._start(0)
+        if self._bells:
+            self._start(INFERENCE)
         self._wait_until_ready()
         assert self.workers[0].ready is not None
         self.ready = self.workers[0].ready
@@ -136,7 +155,7 @@ class Supervisor:
         """
         for key, _ in self._selector.select(timeout_s):
             worker: WorkerProcess = key.data
-            if self.workers[worker.number] is not worker:
+            if not any(worker is one for one in self._processes()):
                 continue  # replaced by what came before in this list
             if self._drain(worker) and key.fileobj == worker.pidfd:
                 self._replace(worker)
@@ -149,39 +168,56 @@ class Supervisor:
 
     def close(self) -> None:
         """End all workers, and what their environments started; what lives after 3 s is killed."""
-        for worker in self.workers:
+        for worker in self._processes():
             worker.channel.close()
         until = time.monotonic() + _GRACE_S
-        for worker in self.workers:
+        for worker in self._processes():
             if not worker.wait(max(0.0, until - time.monotonic())):
                 worker.kill()
-        for worker in self.workers:
+        for worker in self._processes():
             worker.reap()
+        for bell in self._bells:
+            os.close(bell)
+        self._bells.clear()
         end_marked(self._token, grace_until=until)
         self._guard.end()
         self._selector.close()
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _processes(self) -> list[WorkerProcess]:
+        return [*self.workers, *([] if self.inference is None else [self.inference])]
+
     def _start(self, number: int) -> WorkerProcess:
-        first_env = number * self.greeting.num_envs
-        greeting = dataclasses.replace(self.greeting, worker=number, first_env=first_env)
+        """Start a worker, or the inference process."""
+        bells, own = list(self._bells), {"worker": number, "component": "inference-0"}
+        if number != INFERENCE:
+            bells = [bells[1 + number], bells[0]] if bells else []
+            own |= {"component": f"worker-{number}", "first_env": number * self.greeting.num_envs}
+        greeting = dataclasses.replace(self.greeting, bells=bells, **own)
         try:
             token = f"{self._token}-{secrets.token_hex(4)}"
             worker = WorkerProcess(greeting, token)
         except OSError as error:
+            what = "the inference process"
+            if number != INFERENCE:
+                what = f"worker {number} of {self._num_workers}"
             raise ConfigError(
-                f"worker {number} of {self._num_workers} can't be started ({error}): use fewer "
+                f"{what} can't be started ({error}): use fewer "
                 "workers, or raise the limits on processes and open files (`ulimit -u`, `-n`)"
             ) from error
         self._guard.watch(worker.pid)
-        if number < len(self.workers):
+        if number == INFERENCE:
+            self.inference = worker
+        elif number < len(self.workers):
             self.workers[number] = worker
         else:
             self.workers.append(worker)
         self._selector.register(worker.channel.socket, selectors.EVENT_READ, worker)
         if worker.pidfd >= 0:
             self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
+        if number == INFERENCE and self.rollout is not None:
+            self.rollout.set_up(worker)
         return worker
 
     def _wait_until_ready(self) -> None:
@@ -214,7 +250,7 @@ class Supervisor:
                 self.rollout.restarted_envs(worker.number, envs, obs)
             elif isinstance(message, Failure) and not message.is_final:
                 self.env_failures[worker.number] += 1
-                self._count_failure(worker.number, message)
+                self._count_failure(worker.name, message)
             elif isinstance(message, Failure):
                 worker.error = message
                 worker.kill()  # closing what failed may hang
@@ -227,9 +263,9 @@ class Supervisor:
             return
         self._looked_at = now
         row_s = self._step_timeout_s * self.greeting.num_envs  # they are stepped one after another
-        for worker in self.workers:
+        for worker in self._processes():
             standing = _STARTING
-            if worker.ready is not None:
+            if worker.ready is not None or worker.number == INFERENCE:
                 standing = None if self.rollout is None else self.rollout.standing(worker)
             longest_s = start_s if standing is not None and standing.may_be_long else row_s
             least_s = min(row_s, longest_s)
@@ -271,27 +307,28 @@ class Supervisor:
         error = worker.error or Failure(message=why)
         # At the start nothing is known of what it says, or ends by itself for, but that it is so.
         if not error.can_be_mended or not (has_begun or (worker.error is None and code < 0)):
-            self._raise(number, error)
+            self._raise(worker.name, error)
         self.restarts[number] += 1
         if not has_begun and self.restarts[number] == _MAX_STARTS:
+            what = "start" if number == INFERENCE else "make its environments"
             raise EnvironmentFailure(
-                f"worker {number} must make its environments in one of {_MAX_STARTS} attempts, and "
-                f"did not; in the last one {why}: look for what they wait for, use fewer workers "
-                "if memory is short, or raise `step_timeout_s`"
+                f"{worker.name} must {what} in one of {_MAX_STARTS} attempts, and did not; in the "
+                f"last one {why}: look for what they wait for, use fewer workers if memory is "
+                "short, or raise `step_timeout_s`"
             )
-        self._count_failure(number, error)
-        if self.rollout is not None:
+        self._count_failure(worker.name, error)
+        if self.rollout is not None and number != INFERENCE:
             self.rollout.lost(number)
         self._start(number)
 
-    def _count_failure(self, number: int, error: Failure) -> None:
+    def _count_failure(self, name: str, error: Failure) -> None:
         """Tell of each kind of failure once, and give up after too many.
 
         Raises:
             EnvironmentFailure: these were too many.
         """
         self.num_failures += 1
-        text = f"worker {number}: {error.message}"
+        text = f"{name}: {error.message}"
         if self.num_failures > self._max_failures:
             raise EnvironmentFailure(
                 f"environments and workers failed {self.num_failures} times, and no more than "
@@ -308,7 +345,7 @@ class Supervisor:
                 stacklevel=2,
             )
 
-    def _raise(self, number: int, error: Failure) -> NoReturn:
+    def _raise(self, name: str, error: Failure) -> NoReturn:
         kind = getattr(errors, error.type, None)
         if not (isinstance(kind, type) and issubclass(kind, HotloopError)):
             kind = EnvironmentFailure
@@ -318,7 +355,7 @@ class Supervisor:
                 " (a worker does not run your script: what it registers must be in a module, "
                 "`module:Id`)"
             )
-        raise kind(f"worker {number}: {error.message}{hint}{_indented(error.traceback)}") from None
+        raise kind(f"{name}: {error.message}{hint}{_indented(error.traceback)}") from None
 
     def _check_same(self, worker: WorkerProcess) -> None:
         """Refuse a worker whose environments are of another kind.

@@ -1,30 +1,29 @@
 """A worker: its own program, which steps its environments and acts in them by itself.
 
-`WorkerPool` starts it with a descriptor and the learner's process number. It imports neither torch
-nor the user's main module. It ends when the learner closes its end of the channel, or dies.
+It acts by its own copy of the policy, or has the inference process act, and imports neither torch,
+but for what needs it, nor the user's main module.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import select
-import socket
 import sys
 import time
-import traceback
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
-from hotloop import timing
-from hotloop.envs import VectorEnv, make_vec
-from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
-from hotloop.policies import ActingPolicy, Exploration, network_from_json
-from hotloop.rollouts.collector import Collector, Slot
+from hotloop.envs import Halves, VectorEnv, make_halves, make_vec
+from hotloop.errors import HotloopError
+from hotloop.policies import network_from_json
+from hotloop.rollouts.inference.bells import hush, ring
+from hotloop.rollouts.inference.stepper import Stepper
 from hotloop.rollouts.state import memory_of, running_episodes
+from hotloop.rollouts.workers.acting import Acting, OwnActing
 from hotloop.rollouts.workers.channel import Channel, Closed
-from hotloop.rollouts.workers.messages import Failure, Greeting, Ready, Resumed, Setup
+from hotloop.rollouts.workers.messages import Greeting, Ready, Resumed, Setup
+from hotloop.rollouts.workers.program import look_for, receive, run, tell
 from hotloop.rollouts.workers.shared_memory import (
     ACTING,
     BEGUN,
@@ -36,44 +35,19 @@ from hotloop.rollouts.workers.shared_memory import (
     STARTED,
     STEPPED,
     WAITING,
+    Outputs,
     SharedMemory,
     WorkerMemory,
 )
-from hotloop.streams import steady_output
 from hotloop.system.processes import private_bytes
 from hotloop.timing import span
 from hotloop.types import Array
 
-# How long a batch of rows that are evaluated together should take.
-CHUNK_S = 0.002
 # The learner is told when there is what it waits for, and not of each row: being woken for those of
 # 24 workers took it a fifth of a core. Where it waits for something else too, it is told so often.
 TELL_S = 0.002
 # A waiting worker looks by itself so often, should a nudge have been missed.
 _LOOK_S = 0.1
-_Kind = TypeVar("_Kind", Greeting, Setup)
-
-
-def main(arguments: list[str]) -> int:
-    """Serve the learner, by its process number, at the other end of a descriptor."""
-    descriptor, parent = map(int, arguments)
-    channel = Channel(socket.socket(fileno=descriptor))
-    try:
-        greeting, _, _ = _receive(channel, Greeting)
-        # Who deletes or moves a run's directory does not want it made again.
-        if os.path.isdir(greeting.timing_dir):
-            timing.start(greeting.timing_dir, component=f"worker-{greeting.worker}")
-        try:
-            with steady_output():  # what environments print may have nowhere to go
-                _serve(channel, greeting, parent)
-        except Closed:
-            raise
-        except Exception as error:  # also a defect, or what an environment raises outside of calls
-            _tell(channel, error, is_final=True)
-            return 1
-    except Closed:
-        pass
-    return 0
 
 
 def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
@@ -81,23 +55,23 @@ def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
 
     def on_failure(error: HotloopError) -> None:
         failures.append(error)
-        _tell(channel, error, is_final=False)
-        _look_for(parent)
+        tell(channel, error, is_final=False)
+        look_for(parent)
 
+    options: dict[str, Any] = {
+        "seed": greeting.seed,
+        "env_kwargs": greeting.env_kwargs,
+        "first_env": greeting.first_env,
+        "first_episode": greeting.first_episode,
+        "stagger": greeting.stagger,
+        "on_failure": on_failure,
+        "num_threads": 1,
+        "action_masks": greeting.action_masks,
+        "log_info": greeting.log_info,
+    }
     with span("make_envs"):
-        envs = make_vec(
-            greeting.env,
-            greeting.num_envs,
-            seed=greeting.seed,
-            env_kwargs=greeting.env_kwargs,
-            first_env=greeting.first_env,
-            first_episode=greeting.first_episode,
-            stagger=greeting.stagger,
-            on_failure=on_failure,
-            num_threads=1,
-            action_masks=greeting.action_masks,
-            log_info=greeting.log_info,
-        )
+        make = make_halves if greeting.bells else make_vec
+        envs: VectorEnv = make(greeting.env, greeting.num_envs, **options)
     try:
         channel.send(
             Ready(
@@ -107,7 +81,7 @@ def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
                 private_bytes=private_bytes(),
             )
         )
-        setup, arrays, fd = _receive(channel, Setup)
+        setup, arrays, fd = receive(channel, Setup)
         Worker(channel, envs, failures, greeting, setup, fd, parent).run(arrays)
     except Closed:
         envs.close()
@@ -143,10 +117,10 @@ class Worker:
         self._envs = envs
         self._failures = failures
         self._setup = setup
-        network = network_from_json(dict(setup.network))
+        outputs = Outputs.from_json(envs, setup.outputs)
         shared = SharedMemory(
             fd,
-            network,
+            outputs,
             num_steps=setup.num_steps,
             num_workers=setup.num_workers,
             num_envs=envs.num_envs,
@@ -157,22 +131,33 @@ class Worker:
         self._worker = greeting.worker
         self._memory: WorkerMemory = shared.workers[self._worker]
         self._words = self._memory.words
-        self._number, snapshot = self._weights.read(self._weights.newest)
-        # What all of its parameters lie in.
-        flat = next(iter(snapshot.params.values())).base
-        assert flat is not None
-        self._flat: Array = flat
-        exploration = None
-        if (given := setup.exploration) is not None:
-            exploration = Exploration(**{**given, "epsilon": tuple(given["epsilon"])})
-        self._policy = ActingPolicy(network, snapshot, exploration=exploration)
-        self._collector = Collector(
-            envs, self._policy, seed=setup.seed, first_env=greeting.first_env
-        )
-        self._row = self._collector.vector_steps = setup.first_row
+        self._row = setup.first_row
         self._told_at, self._told_row = 0.0, -1
-        # Seconds of a row, smoothed: as many are collected at once as take `CHUNK_S`.
-        self._row_s = CHUNK_S
+        self._acting: Acting
+        if setup.network is None:
+            assert isinstance(envs, Halves)
+            self._bell, inferences_bell = greeting.bells
+            self._acting = Stepper(
+                envs,
+                shared,
+                self._worker,
+                first_row=setup.first_row,
+                has_value=outputs.has_value,
+                ring=functools.partial(ring, inferences_bell),
+                rest=self._rest,
+            )
+        else:
+            self._acting = OwnActing(
+                envs,
+                network_from_json(dict(setup.network)),
+                setup.exploration,
+                shared,
+                self._worker,
+                seed=setup.seed,
+                first_row=setup.first_row,
+            )
+        # Seconds of a row, smoothed: as many are collected at once as take `chunk_s`.
+        self._row_s = self._acting.chunk_s
 
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Collect until the learner is gone.
@@ -181,43 +166,49 @@ class Worker:
             Closed: it is.
             HotloopError: an environment can't be mended, or the policy gave NaN.
         """
-        words, num_steps = self._words, self._setup.num_steps
+        words, num_steps, acting = self._words, self._setup.num_steps, self._acting
         in_whole = self._setup.schedule == "barrier"
         self._begin(arrays)
         while True:
-            if self._room() <= 0:
+            # Who has asked for actions of a row makes it.
+            if acting.ahead < 0 and self._room() <= 0:
                 self._wait()
             which, t = self._memory.place(self._row)
-            slot = self._memory.slots[which]
             if in_whole:
                 first, stop = 0, num_steps
-                self._load(words[GRANTS + which])
+                acting.load(words[GRANTS + which])
             else:
                 room = min(num_steps - t, self._room())
-                first, stop = t, t + max(1, min(room, int(CHUNK_S / self._row_s)))
-                self._load_newest()
+                first, stop = t, t + max(1, min(room, int(acting.chunk_s / self._row_s)))
+                acting.load_newest()
             began = time.monotonic()
-            # Said of all rows beforehand: 2 µs less for each.
-            self._memory.versions[which][t:stop] = self._policy.version
             self._table = self._memory.episodes[which]
             self._table["length"][t:stop] = 0
-            self._collector.collect(slot, t, stop, self)
-            self._evaluate(slot, first, stop)
+            acting.collect(which, t, stop, self)
+            self._evaluate(which, first, stop)
             now = time.monotonic()
             self._row_s += 0.1 * ((now - began) / (stop - t) - self._row_s)
-            words[ACTING] = -1
+            words[ACTING] = acting.ahead
             if self._room() <= 0 or (now - self._told_at >= TELL_S and self._is_waited_for()):
                 self._told_at = now
                 self._tell_done()
-                _look_for(self._parent)
+                look_for(self._parent)
 
-    # --- what the collector tells of each step ----------------------------------------------------
+    # --- what is told of each step ----------------------------------------------------------------
 
     def begins(self) -> None:
         """See `Watch`."""
         words = self._words
         words[STARTED] = time.monotonic_ns()
         words[BEGUN] = self._row + 1
+
+    def pauses(self) -> None:
+        """See `HalfWatch`."""
+        self._words[STARTED] = 0
+
+    def has_room(self) -> bool:
+        """See `HalfWatch`."""
+        return self._room() > 1
 
     def ended(self, t: int) -> None:
         """See `Watch`."""
@@ -257,16 +248,16 @@ class Worker:
         words, setup = self._words, self._setup
         self._step_begins()
         if setup.resume is not None:
-            restarted_envs = self._collector.resume(
+            restarted_envs = self._acting.resume(
                 running_episodes(arrays, setup.resume),
                 memory_of(arrays, 0, self._envs.num_envs),
                 on_step=self._step_begins,
             )
-            obs = self._collector.obs
+            obs = self._acting.obs
             assert obs is not None
             self._channel.send(Resumed(restarted_envs=restarted_envs), arrays={"obs": obs})
         else:
-            self._collector.begin(first_episode=setup.first_episode)
+            self._acting.begin(first_episode=setup.first_episode)
         self._note_episodes(self._running())
         words[STARTED] = 0
         # What the worker before this one has stepped and not evaluated.
@@ -278,20 +269,20 @@ class Worker:
                 first, stop = 0, setup.num_steps
                 if self._row % stop:
                     return  # when the rest of them is there, too
-                self._load(words[GRANTS + which])
+                self._acting.load(words[GRANTS + which])
             else:
-                self._load(self._weights.newest)
-            self._evaluate(self._memory.slots[which], first, stop)
+                self._acting.load(self._weights.newest)
+            self._evaluate(which, first, stop)
 
     def _step_begins(self) -> None:
         """Environments are reset, or one is stepped again that another run has stepped."""
         self._words[STARTED] = time.monotonic_ns()
 
-    def _evaluate(self, slot: Slot, first: int, stop: int) -> None:
+    def _evaluate(self, which: int, first: int, stop: int) -> None:
         """Evaluate rows, the last ones of all; they may be taken then."""
         words = self._words
         words[EVALUATING] = 1
-        self._collector.evaluate(slot, first, stop)
+        self._acting.evaluate(which, first, stop)
         words[EVALUATING] = 0
         words[DONE] = self._row
 
@@ -310,25 +301,6 @@ class Worker:
         self._told_row = self._row
         self._channel.nudge()
 
-    def _load(self, number: int) -> None:
-        """Act by a publication from now on."""
-        if number == self._number:
-            return
-        with span("load_weights", kind="transfer"):
-            self._number, version, scale = self._weights.read_into(self._flat, number)
-            if scale is None:
-                self._policy.refresh(version)
-            else:
-                self._policy.load(replace(self._policy.snapshot, version=version, obs_scale=scale))
-
-    def _load_newest(self) -> None:
-        """Act by what was published last, and let the learner know before it publishes more."""
-        while True:
-            self._load(self._weights.newest)
-            self._words[ACTING] = self._policy.version
-            if self._weights.newest == self._number:
-                return
-
     def _wait(self) -> None:
         words = self._words
         with span("wait", kind="wait"):
@@ -340,45 +312,18 @@ class Worker:
                 if ready:
                     self._channel.receive(block=False)
                 else:
-                    _look_for(self._parent)
+                    look_for(self._parent)
             words[WAITING] = 0
 
-
-def _receive(channel: Channel, kind: type[_Kind]) -> tuple[_Kind, Mapping[str, Array], int]:
-    """Wait for a message, past the nudges before it."""
-    packet = channel.receive(block=True)
-    while packet is not None and packet.message is None:
-        packet = channel.receive(block=True)
-    assert packet is not None
-    assert isinstance(packet.message, kind)
-    return packet.message, packet.arrays, packet.fd
-
-
-def _tell(channel: Channel, error: BaseException, *, is_final: bool) -> None:
-    """Say what went wrong, in the learner's words and with the traceback of here."""
-    can_be_mended = isinstance(error, EnvironmentFailure) and not isinstance(
-        error, NonFiniteStep | MaskError
-    )
-    failure = Failure(
-        message=str(error),
-        is_final=is_final,
-        can_be_mended=can_be_mended,
-        type=type(error).__name__,
-        traceback="".join(traceback.format_exception(error)),
-    )
-    with contextlib.suppress(Closed):
-        channel.send(failure)
-
-
-def _look_for(parent: int) -> None:
-    """Make sure that the learner lives.
-
-    Raises:
-        Closed: it does not; another process may hold its end of the channel open.
-    """
-    if os.getppid() != parent:
-        raise Closed
+    def _rest(self) -> None:
+        """Wait until the inference process may have answered."""
+        ready, _, _ = select.select([self._bell, self._channel.socket], [], [], _LOOK_S)
+        hush(self._bell)
+        if self._channel.socket in ready:
+            self._channel.receive(block=False)
+        elif not ready:
+            look_for(self._parent)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], _serve))

@@ -46,7 +46,6 @@ from hotloop.training.options.groups import (
     RunOptions,
     SaveOptions,
     TaskOptions,
-    WorkerOptions,
 )
 from hotloop.training.options.sequences import (
     MemoryOptions,
@@ -54,6 +53,7 @@ from hotloop.training.options.sequences import (
     SequenceOptions,
 )
 from hotloop.training.options.stored import changed_fields, differing_defaults, from_stored, to_json
+from hotloop.training.options.workers import WorkerOptions
 
 __all__ = [
     "FINITE",

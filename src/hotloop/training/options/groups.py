@@ -44,6 +44,7 @@ from hotloop.training.options.constraints import (
     Sizes,
     Trackers,
 )
+from hotloop.training.options.workers import WorkerOptions
 
 if TYPE_CHECKING:
     from hotloop.replay import Sampler
@@ -54,9 +55,6 @@ _BY_PRIORITY = ("prioritized", "rank")
 _MAX_THREADS = 512
 
 # Lower bounds on memory, whatever the environment and the network are.
-_TRANSITION_BYTES = 29  # in a fragment, of an observation of one byte
-_STEP_BYTES = 1_024  # views of a fragment's rows, of each group of environments
-_WORKER_BYTES = 2**24
 _PARAMETER_BYTES = 16  # with its gradient and Adam's two moments
 _HOST_PARAMETER_BYTES = 8  # where these are on a GPU: as it is drawn, and as it is sent there
 _ORDER_BYTES = 8  # of a transition, in what keeps the order of a pass
@@ -92,76 +90,6 @@ class TaskOptions(Options):
                 f"`torch_threads` must be at most {_MAX_THREADS:,}, got {self.torch_threads:,}: "
                 "threads beyond the machine's cores only wait for each other"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions(Options):
-    """Processes that step the environments."""
-
-    workers: Natural | Literal["auto"] = 0
-    """Processes that step the environments; 0: the learner's own. auto: measured, then chosen."""
-    envs_per_worker: Count | None = None
-    """Environments of each worker, which makes N; None: `num_envs` are shared out evenly."""
-    backend: Annotated[Literal["processes", "inline"], MAY_CHANGE] = "processes"
-    """Where workers run. inline: here, one after another, with the same results as processes."""
-    step_timeout_s: Annotated[Positive | None, MAY_CHANGE] = 300.0
-    """Workers: seconds that a step or a reset may take before the worker is replaced; None: any."""
-    max_failures: Annotated[Natural, MAY_CHANGE] = 100
-    """Workers: environments that fail and workers that die are replaced so often in a run."""
-
-    def check(self) -> None:
-        """Refuse environments that can't be shared out evenly, and more workers than fit."""
-        if self.workers in (0, "auto"):
-            if self.envs_per_worker is not None:
-                raise ConfigError("`envs_per_worker` needs `workers`: say how many there are")
-        elif self.total_envs % self.num_groups:
-            raise ConfigError(
-                f"`num_envs` = {self.num_envs} can't be shared out evenly among {self.workers} "
-                "workers: set `envs_per_worker`"
-            )
-        elif self.has_workers:
-            need_memory(
-                _WORKER_BYTES * self.num_groups,
-                f"{self.num_groups:,} workers",
-                "lower `workers`",
-            )
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether environments are stepped in processes of their own."""
-        return self.workers != 0 and self.backend == "processes"
-
-    @property
-    def num_groups(self) -> int:
-        """Groups in which environments are acted for: one for each worker."""
-        return self.workers if isinstance(self.workers, int) and self.workers > 0 else 1
-
-    @property
-    def total_envs(self) -> int:
-        """N, environments over all workers."""
-        each = self.envs_per_worker
-        return self.num_envs if each is None else self.num_groups * each
-
-    def need_fragments(self, num_steps: int, name: str) -> None:
-        """Refuse fragments that don't fit into memory, whatever the environment.
-
-        Args:
-            num_steps: T.
-            name: of the option that it comes from.
-
-        Raises:
-            ConfigError: they don't.
-        """
-        num_envs = self.total_envs
-        size = num_steps * (_TRANSITION_BYTES * num_envs + _STEP_BYTES * self.num_groups)
-        envs = "num_envs" if self.envs_per_worker is None else "envs_per_worker"
-        lower = [f"`{x}`" for x, count in ((envs, num_envs), (name, num_steps)) if count > 1]
-        need_memory(
-            size * (NUM_SLOTS if self.has_workers else 1),
-            f"{num_envs:,} environment{'s' * (num_envs > 1)} × "
-            f"{num_steps:,} step{'s' * (num_steps > 1)}",
-            f"lower {' or '.join(lower)}",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
