@@ -31,7 +31,7 @@ from bench import storage
 from bench.markdown import scaled, table
 from bench.measuring import spread
 
-FRAMES = 120_000
+FRAMES = 80_000
 SKIP = 4
 _COMMON = (
     "--env=doom_basic --device=cpu --num_workers=2 --num_envs_per_worker=8 --use_rnn=True "
