@@ -72,6 +72,25 @@ def test_auto_tells_its_forecast_and_what_was_measured(capsys, tmp_path, monkeyp
     assert float(found[2].replace(",", "")) == pytest.approx(ratio, abs=0.006)
 
 
+@pytest.mark.parametrize("acting_s", [1e-6, 4e-3])
+def test_who_acts_is_chosen_once(capsys, tmp_path, monkeypatch, acting_s):
+    """By what a step and acting take; a resumed run takes what was chosen."""
+    measured = Measured(step_s=4e-3, act_s={1: acting_s, 2: acting_s, 4: acting_s})
+    monkeypatch.setattr(probe, "measure", lambda *args, **options: measured)
+    run = tmp_path / "run"
+    given = ("--workers", 4, "--inference", "auto", "--run-dir", run)
+    out = train(capsys, *given)
+    is_central = acting_s == 4e-3
+    told = "one process acts for all workers" if is_central else "each worker acts by itself"
+    assert out.startswith(f"workers: 4 × 1 environments; {told} (auto): ")
+    assert ("\ninference " in out) == is_central
+    config = json.loads((run / "config.json").read_text())
+    assert config["config"]["inference"] == ("central" if is_central else "worker")
+    monkeypatch.delattr(probe, "measure")  # it is not asked again
+    assert main(["resume", str(run), "--total-timesteps", "1024"]) == 0
+    assert ("\ninference " in capsys.readouterr().out) == is_central
+
+
 def test_without_workers_there_is_nothing_to_tell(capsys, tmp_path):
     out = train(capsys, "--run-dir", tmp_path / "run")
     assert out.startswith("update: ")

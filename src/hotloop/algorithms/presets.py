@@ -1,9 +1,9 @@
 """Presets: what environments need to be learned well, where an algorithm's defaults don't do.
 
 By environment, or by what its id begins with up to a slash or a colon, options that stand in for
-those that are not given. `python -m bench presets` trains each over five seeds; docs/presets.md has what came
-of it. Where a comment names nobody, they were found here; those of rl-baselines3-zoo are its tuned
-ones, but for state-dependent exploration, which hotloop does not have.
+those that are not given. `python -m bench presets` trains each over five seeds; docs/presets.md has
+what came of it. Where a comment names nobody, they were found here; those of rl-baselines3-zoo are
+its tuned ones, but for state-dependent exploration, which hotloop does not have.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def parse_jobs(text: str | None, config: Any) -> int:
     if text is None:
         takes = available_cores()
         if isinstance(config.workers, int):
-            takes = 1 + config.workers + (config.inference == "central")
+            takes = 1 + config.workers + (config.inference != "worker")
         return max(1, available_cores() // takes)
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"`--jobs` must be how many trainings run at once, got '{text}'")

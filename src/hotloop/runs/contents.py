@@ -65,9 +65,10 @@ class _Choice:
 class _Chosen:
     """The options that may be chosen: no others are taken over from there."""
 
-    workers: int
+    workers: int | None = None
     schedule: str | None = None
     fragment_steps: int | None = None
+    inference: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from hotloop.envs import Spaces, VectorEnv, make_vec
 from hotloop.policies import Network
 from hotloop.rollouts import CollectionOptions, Environments, InlineEnvironments, Schedule
 from hotloop.runs import RunDirectory
+from hotloop.timing import span
 from hotloop.training.resume import Resumed
 
 
@@ -117,6 +118,47 @@ def choose_workers(
         about = to_json(choice)
     run.keep_choice(chosen, about)
     return dataclasses.replace(config, **chosen)
+
+
+def choose_inference(
+    config: Any,
+    environment: str | Callable[..., Any],
+    run: RunDirectory,
+    *,
+    options: CollectionOptions,
+    make_network: Callable[[Spaces], Network],
+) -> Any:
+    """Return the configuration with what `inference` 'auto' comes to, which is written down.
+
+    Args:
+        config: the configuration, with a number of workers.
+        environment: an id or a factory.
+        run: where the choice is written.
+        options: how fragments are collected.
+        make_network: what acts in environments with such spaces.
+    """
+    from hotloop.rollouts.inference import forecast
+    from hotloop.rollouts.probe import measure
+    from hotloop.system.cores import available_cores
+
+    with span("probe"):
+        measured = measure(
+            environment,
+            make_network,
+            num_envs=config.total_envs,
+            num_left=config.total_timesteps,
+            seed=options.seed,
+            env_kwargs=config.env_kwargs,
+            action_masks=getattr(config, "action_masks", False),
+        )
+    choice = forecast.choose_inference(
+        measured,
+        num_workers=config.num_groups,
+        envs_per_worker=config.total_envs // config.num_groups,
+        num_cores=available_cores(),
+    )
+    run.keep_choice({"inference": choice.inference}, choice.to_json())
+    return dataclasses.replace(config, inference=choice.inference)
 
 
 def describe_workers(config: Any, options: CollectionOptions, run: RunDirectory) -> str:

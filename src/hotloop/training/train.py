@@ -28,7 +28,12 @@ from hotloop.system.crowding import CoreTimes
 from hotloop.system.signals import delayed_interrupt
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
-from hotloop.training.environments import choose_workers, describe_workers, make_environments
+from hotloop.training.environments import (
+    choose_inference,
+    choose_workers,
+    describe_workers,
+    make_environments,
+)
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.options import differing_defaults, may_change, to_json
 from hotloop.training.position import Position
@@ -138,6 +143,14 @@ class Training:
                     options=algorithm.collection_options(config),
                     make_network=partial(algorithm.acting_network, config),
                     uneven=algorithm.uneven(config),
+                )
+            if config.inference == "auto":
+                config = choose_inference(
+                    config,
+                    environment,
+                    run,
+                    options=algorithm.collection_options(config),
+                    make_network=partial(algorithm.acting_network, config),
                 )
             self.config = config
             self.envs = make_environments(config, environment, run, resumed)

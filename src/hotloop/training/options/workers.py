@@ -27,8 +27,9 @@ class WorkerOptions(Options):
     """Environments of each worker, which makes N; None: `num_envs` are shared out evenly."""
     backend: Annotated[Literal["processes", "inline"], MAY_CHANGE] = "processes"
     """Where workers run. inline: here, one after another, with the same results as processes."""
-    inference: Annotated[Literal["worker", "central"], MAY_CHANGE] = "worker"
-    """Who acts: each worker for its own environments; or central, one process for all of them."""
+    inference: Annotated[Literal["worker", "central", "auto"], MAY_CHANGE] = "worker"
+    """Who acts: each worker for its own environments; or central, one process for all of them.
+    auto: measured, then chosen."""
     step_timeout_s: Annotated[Positive | None, MAY_CHANGE] = 300.0
     """Workers: seconds that a step or a reset may take before the worker is replaced; None: any."""
     max_failures: Annotated[Natural, MAY_CHANGE] = 100
@@ -36,8 +37,8 @@ class WorkerOptions(Options):
 
     def check(self) -> None:
         """Refuse environments that can't be shared out evenly, and more workers than fit."""
-        if self.inference == "central":
-            self._check_central()
+        if self.inference != "worker":
+            self._check_inference()
         if self.workers in (0, "auto"):
             if self.envs_per_worker is not None:
                 raise ConfigError("`envs_per_worker` needs `workers`: say how many there are")
@@ -53,8 +54,8 @@ class WorkerOptions(Options):
                 "lower `workers`",
             )
 
-    def _check_central(self) -> None:
-        """Refuse central inference where there are no processes, or nobody has said how many."""
+    def _check_inference(self) -> None:
+        """Refuse a choice where there are no processes, or nobody has said how many."""
         reason = ""
         if self.workers == 0:
             reason = "workers of their own, got `workers` 0: set `workers` too"
@@ -66,7 +67,7 @@ class WorkerOptions(Options):
                 "themselves: set it, such as 2"
             )
         if reason:
-            raise ConfigError(f"`inference` 'central' needs {reason}")
+            raise ConfigError(f"`inference` '{self.inference}' needs {reason}")
 
     @property
     def has_workers(self) -> bool:
