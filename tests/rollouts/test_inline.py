@@ -208,7 +208,8 @@ class Lengths:
 
 def episodes_of(parts, running):
     """What `RolloutState.to_arrays` makes of them."""
-    group = GroupState(vector_steps=0, running=running, obs=np.empty(0), history=parts)
+    nothing = np.empty(0)
+    group = GroupState(vector_steps=0, running=running, obs=nothing, memory=nothing, history=parts)
     state = RolloutState(groups=[group])
     return [state.to_arrays()[f"actions.{i}"].tolist() for i in range(len(running))]
 

@@ -121,7 +121,7 @@ def test_an_interrupt_leaves_what_was_there(tmp_path, monkeypatch):
     path.write_bytes(b"of yesterday")
     policy = make_policy(Counter)
 
-    def interrupt(obs):
+    def interrupt(obs, memory):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(policy, "greedy", interrupt)
