@@ -85,7 +85,7 @@ def run_peer(name: str, python: Path) -> dict[str, float]:
         command = [python, "-m", "sf_examples.vizdoom.train_vizdoom", *_COMMON.split()]
         command += [*PEERS[name].split(), f"--train_for_env_steps={FRAMES}"]
         command += [f"--train_dir={folder}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
     told = re.findall(r"Collected \{0: (\d+)\}, FPS: ([\d.]+)", done.stdout + done.stderr)
     frames, rate = map(float, told[-1])
     return {"frames": frames, "loop_s": frames / rate}

@@ -1,5 +1,6 @@
 """PPO of networks with memory: its update beside one that unrolls one environment at a time."""
 
+import dataclasses
 from functools import partial
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from hotloop.algorithms import ppo
+from hotloop.cli import main
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
 from tests.policies.nets import Spaces
@@ -122,3 +124,20 @@ def test_refuses_what_can_not_be(options, message):
 
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_memory_that_networks_do_not_have_is_not_ignored(tmp_path):
+    def forgetful(config, spaces, device):
+        return ppo.networks(dataclasses.replace(config, memory=None), spaces, device)
+
+    algorithm = dataclasses.replace(ppo.algorithm, networks=forgetful)
+    config = ppo.Config(memory="gru:4", runs_dir=str(tmp_path))
+    with pytest.raises(ConfigError, match="remember nothing, got `memory` 'gru:4': pass `memory="):
+        algorithm.train(config, progress=False)
+
+
+@pytest.mark.parametrize("option", ["--memory", "--sequence-length", "--burn-in"])
+def test_who_has_no_memory_says_who_has(capsys, option):
+    assert main(["train", "sac", option, "8"]) == 2
+    name = option.removeprefix("--").replace("-", "_")
+    assert f"`{name}` is no option of sac's Config; " in capsys.readouterr().err

@@ -1,6 +1,9 @@
 """Networks with memory: what learns, what acts through torch, what acts without it, exports."""
 
+import importlib.util
+
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -121,6 +124,46 @@ def test_acting_gives_what_is_learned_from(kind, obs):
     )
     np.testing.assert_allclose(np.concatenate(heads), head.detach(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.concatenate(values), value.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("action", [DISCRETE, BOX])
+@pytest.mark.parametrize("kind", KINDS)
+def test_exports_remember_alike(tmp_path, kind, action):
+    """NumPy's file and ONNX's graph, several environments, step after step."""
+    policy = policy_of(network(kind, action=action), seed=3)
+    weights, code = policy.to_numpy_file(tmp_path)
+    spec = importlib.util.spec_from_file_location("exported", code)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    exported = module.Policy(weights)
+    session = onnxruntime.InferenceSession(str(policy.to_onnx_file(tmp_path / "policy.onnx")))
+    ours, theirs, graph = policy.new_memory(3), exported.new_memory(3), policy.new_memory(3)
+    generator = np.random.default_rng(0)
+    for _ in range(5):
+        obs = generator.standard_normal((3, 3)).astype(np.float32)
+        np.testing.assert_allclose(exported.value(obs, theirs), policy.value(obs, ours), rtol=1e-4)
+        told, graph = session.run(["action", "next_memory"], {"obs": obs, "memory": graph})
+        wanted = policy.act(obs, ours)
+        np.testing.assert_allclose(exported.act(obs, theirs), wanted, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(told, wanted, rtol=1e-4, atol=1e-6)
+        for memory in (theirs, graph):
+            np.testing.assert_allclose(memory, ours, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ValueError, match=r"`memory` must be of shape \(3, \d+\), got none"):
+        exported.act(obs)
+    with pytest.raises(ValueError, match="`memory` must be an array of `new_memory`"):
+        exported.act(obs[0], [0.0])
+
+
+def test_what_is_forgotten_is_asked_for():
+    policy = policy_of(network("gru"))
+    for ask in (policy.head, policy.value, policy.greedy):
+        with pytest.raises(ShapeError, match=r"float32 of shape \(B, 5\), what this policy rem"):
+            ask(np.ones((2, 3), np.float32))
+    with pytest.raises(ShapeError, match=r"got \[0.0, 0.0\]"):
+        policy.act(np.ones(3), [0.0, 0.0])
+    learned = LearnedNetwork(policy.network)
+    with pytest.raises(ConfigError, match="got no `memory` or no `begins`: pass those of the"):
+        learned.outputs(learned.initial(0), torch.ones(2, 3))
 
 
 def test_a_user_hands_the_memory_in():

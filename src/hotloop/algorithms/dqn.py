@@ -32,6 +32,7 @@ from hotloop.learner import (
     move_towards,
     value_and_grad,
 )
+from hotloop.ops import losses
 from hotloop.policies import Exploration, actor
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.training import Batch, OffPolicy, Update
@@ -196,10 +197,11 @@ def update(
         grad, norm = clip_grad_norm(grad, hyper.max_grad_norm)
     adam_step(state.params, grad, state.adam, learning_rate=hyper.learning_rate)
     td_error = difference.detach().abs()
+    counted = None if batch.memory is None else batch.importance  # what is learned from
     metrics = {
         "loss": total,
-        "q_value": value.mean(),
-        "td_error": td_error.mean(),
+        "q_value": losses.mean(value, counted),
+        "td_error": losses.mean(td_error, counted),
         "grad_norm": norm,
     }
     return metrics, td_error

@@ -219,12 +219,13 @@ def loss(
     mean_entropy = losses.mean(entropy, weight)
     total = policy_loss + hyper.value_coef * value_loss - hyper.entropy_coef * mean_entropy
     with torch.no_grad():
+        is_clipped = (ratio - 1.0).abs() > hyper.clip_range
         return total, {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": mean_entropy,
-            "approx_kl": losses.approximate_kl(log_ratio),
-            "clip_fraction": ((ratio - 1.0).abs() > hyper.clip_range).to(torch.float32).mean(),
+            "approx_kl": losses.approximate_kl(log_ratio, weight),
+            "clip_fraction": losses.mean(is_clipped.to(torch.float32), weight),
         }
 
 

@@ -66,10 +66,16 @@ def run(args: list[str]) -> int:
     if not is_plain:
         how = "a vector; the file has its layout" if is_onnx else f"or {how}"
     print(f"obs     {obs.dtype} {_shape(*obs.shape)}, {how}")
+    if network.memory_size:
+        told = "0 where an episode begins"
+        told += ", then the last `next_memory`" if is_onnx else ", changed in place"
+        print(f"memory  float32 {_shape(network.memory_size)}, {told}")
     print(f"action  {action.dtype} {_shape(*action.shape)}, the most probable one")
     print(f"head    float32 {_shape(network.head_size)}, {network.make_head().description}")
     if network.has_value:
         print(f"value   float32 {_shape()}")
+    if network.memory_size and is_onnx:
+        print(f"next_memory  float32 {_shape(network.memory_size)}")
     for path in written:
         version = f", ONNX opset {OPSET}" if is_onnx else ""
         print(f"{path}: {path.stat().st_size / 1000:,.1f} kB{version}")

@@ -11,7 +11,7 @@ import shutil
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
@@ -20,7 +20,7 @@ from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import need, tell
 from hotloop.cli.workers import print_workers
-from hotloop.errors import ConfigError, HotloopError
+from hotloop.errors import ConfigError, HotloopError, UnknownNameError
 from hotloop.system.crowding import Crowding
 from hotloop.system.processes import process_age_s
 from hotloop.system.signals import Ended, end_once
@@ -181,6 +181,7 @@ def parse(
     own = (f"{name} {value}: {about}" for name, (value, about) in _OWN.items())
     description += f"\n\nOf the command itself: {'; '.join(own)}."
     options: dict[str, Any] = {"args": args, "prog": prog, "registry": _rules()}
+    _check_owned(args, config_class)
     filed = dict(filed or {})
     if filed:
         options["default"] = unchecked(**filed)
@@ -199,6 +200,24 @@ def parse(
         if taken:
             print(f"preset for {given.env_id}: {_values(taken)}; options that you give come first")
     return config_class(**vars(given))
+
+
+def _check_owned(args: Sequence[str], config_class: type) -> None:
+    """Refuse options that only other algorithms have, and say who.
+
+    Raises:
+        UnknownNameError: there is one.
+    """
+    own = {field.name for field in fields(config_class)}
+    for arg in args:
+        name = arg.removeprefix("--").partition("=")[0].replace("-", "_")
+        if not arg.startswith("--") or name in own:
+            continue
+        # Other algorithms are imported only once something is wrong.
+        if any(name in {x.name for x in fields(find(other).config)} for other in ALGORITHMS):
+            from hotloop.training.options.base import unknown_option
+
+            raise UnknownNameError(unknown_option(name, config_class))
 
 
 @contextlib.contextmanager

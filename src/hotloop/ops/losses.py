@@ -105,15 +105,16 @@ def clipped_value_loss(
     return mean(worse, weight)
 
 
-def approximate_kl(log_ratio: Tensor) -> Tensor:
+def approximate_kl(log_ratio: Tensor, weight: Tensor | None = None) -> Tensor:
     """KL(π_old ‖ π) from samples of π_old: E[(ρ − 1) − log ρ], never negative.
 
     Schulman 2020, "Approximating KL Divergence", the estimator k3.
 
     Args:
         log_ratio: log ρ = log π(a|s) − log π_old(a|s), float32, (B,).
+        weight: of each sample, float32, (B,); None: all 1.
 
     Returns:
         0-d.
     """
-    return (torch.expm1(log_ratio) - log_ratio).mean()
+    return mean(torch.expm1(log_ratio) - log_ratio, weight)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class ActingPolicy:
         self.network = network
         self.exploration = exploration
         self.has_value = network.has_value
+        self._has_memory = network.memory_size > 0
         self._head = network.make_head(exploration)
         self._limits = action_limits(network.action_spec)
         if network.layers.twin is not None:
@@ -166,6 +167,8 @@ class ActingPolicy:
             out: float32, (B, H), contiguous; written in place and returned.
             memory: of a policy with memory, float32, (B, M), what it remembers; changed in place.
         """
+        if memory is None and self._has_memory:
+            raise self._nothing_remembered()
         if self.obs_scale is not None:
             obs = self._scale(obs)
         if self._num_features is None:
@@ -189,6 +192,8 @@ class ActingPolicy:
                 "what learned from replay has no value function beside its policy: `head` gives "
                 "all that the network says, of DQN the actions' values"
             )
+        if memory is None and self._has_memory:
+            raise self._nothing_remembered()
         if self.obs_scale is not None:
             obs = self.obs_scale.apply(obs)
         if self._num_features is not None:
@@ -364,8 +369,10 @@ class ActingPolicy:
                 )
             return None
         shape = (self.memory_size,) if is_single else (num_rows, self.memory_size)
-        if memory is None or memory.dtype != np.float32 or memory.shape != shape:
-            given = "none" if memory is None else f"{memory.dtype} of shape {memory.shape}"
+        if not _is_float32(memory, shape):
+            given = "none" if memory is None else shortened(repr(memory))
+            if isinstance(memory, np.ndarray):
+                given = f"{memory.dtype} of shape {memory.shape}"
             count = "" if is_single else f"{num_rows}"
             raise ShapeError(
                 f"`memory` must be float32 of shape {shape}, what this policy remembers, got "
@@ -373,6 +380,12 @@ class ActingPolicy:
                 "it each time"
             )
         return memory[None] if is_single else memory
+
+    def _nothing_remembered(self) -> ShapeError:
+        return ShapeError(
+            f"`memory` must be float32 of shape (B, {self.memory_size}), what this policy "
+            "remembers, got none: `new_memory(B)` makes the first one"
+        )
 
     def _rows(self, obs: Any, action_mask: Any) -> tuple[Array, bool]:
         """Return observations as rows, (B, *obs_shape), and whether it was one."""
@@ -441,6 +454,10 @@ class ActingPolicy:
             self._tiled_scale = self.obs_scale.tiled(len(obs))
             self._scaled = np.empty(obs.shape, np.float32)
         return self._tiled_scale.apply(obs, self._scaled)
+
+
+def _is_float32(array: Any, shape: tuple[int, ...]) -> TypeGuard[Array]:
+    return isinstance(array, np.ndarray) and array.dtype == np.float32 and array.shape == shape
 
 
 def _array(obs: Any) -> Array:

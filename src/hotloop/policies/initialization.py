@@ -90,5 +90,5 @@ def _need_parameters(shapes: Shapes, drawn_bytes: int) -> None:
     need_memory(
         8 * sum(sizes) + drawn_bytes * max(sizes, default=0),
         f"networks of {sum(sizes):,} parameters",
-        "lower `hidden_sizes`",
+        "lower `hidden_sizes`" + (", or `memory`" if "memory.bias" in shapes else ""),
     )

@@ -147,6 +147,11 @@ class LearnedNetwork(_Learned):
         sequences: tuple[Tensor, ...] = ()
         if memory is not None and begins is not None:
             sequences = memory, begins.view(-1, len(memory))
+        elif self.network.memory_size:
+            raise ConfigError(
+                "a network with memory is asked with what it remembered and where episodes begin, "
+                "got no `memory` or no `begins`: pass those of the batch"
+            )
         mask = None
         if self._mask_size:
             obs, mask = obs[:, : -self._mask_size], obs[:, -self._mask_size :]

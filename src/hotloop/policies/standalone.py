@@ -156,6 +156,8 @@ class Policy:
         """
         about = self.about.get("memory")
         wanted = None if about is None else (len(batch), about["size"])
+        if memory is not None and not isinstance(memory, np.ndarray):
+            raise ValueError(f"`memory` must be an array of `new_memory`, got {memory!r}")
         rows = None if memory is None else memory.reshape(-1, memory.shape[-1])
         if (None if rows is None else rows.shape) != wanted:
             raise ValueError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,7 @@ def measure(
 ) -> Measured:
     """Step one environment, for a second or two, or some twenty steps; see `probe`."""
     failures = _Failures()
+    known = {one.pid for one in descendants()}  # who draws the learning curve is no environment
 
     def make(count: int | None) -> VectorEnv:
         return make_vec(
@@ -136,7 +137,9 @@ def measure(
     try:
         network = make_network(envs)
         policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(seed)))
-        rows, busy_share, reset_share, reset_s = _step(envs, policy, seed, _ENOUGH_S, num_left)
+        rows, busy_share, reset_share, reset_s = _step(
+            envs, policy, seed, _ENOUGH_S, num_left, known
+        )
     finally:
         envs.close()
     together = None if isinstance(envs, SerialVectorEnv) else envs.num_envs
@@ -148,7 +151,7 @@ def measure(
         size = min(num_envs, _GROUP_SIZE)
         group = make(size)
         try:
-            together_s = np.median(_step(group, policy, seed, _GROUP_S, num_left)[0])
+            together_s = np.median(_step(group, policy, seed, _GROUP_S, num_left, known)[0])
         finally:
             group.close()
         # Row of n: loop + n · step, from the medians of 1 and of `size`.
@@ -203,7 +206,12 @@ class _Clock:
 
 
 def _step(
-    envs: VectorEnv, policy: ActingPolicy, seed: int, enough_s: float, num_left: int
+    envs: VectorEnv,
+    policy: ActingPolicy,
+    seed: int,
+    enough_s: float,
+    num_left: int,
+    known: Collection[int],
 ) -> tuple[np.ndarray, float, float, float]:
     """Act and step; gives the rows' seconds without resets, the share of time that is computing,
     resets for each step and seconds of a reset."""
@@ -215,7 +223,7 @@ def _step(
     first_reset_s = (time.perf_counter() - began) / envs.num_envs
     collector.collect(slot, 0, 1)  # what the first step alone does is not counted
     clock, num_ended = _Clock(), []
-    began, busy = time.perf_counter(), _Busy()
+    began, busy = time.perf_counter(), _Busy(known)
     while len(clock.rows) < _MAX_STEPS:
         t = len(clock.rows) % num_rows
         collector.collect(slot, t, t + 1, clock)
@@ -289,9 +297,14 @@ def _copy(network: Network) -> float:
 
 class _Busy:
     """The share of time from here on in which this process computes or waits for a core, and the
-    processes that its environments have started."""
+    processes that its environments have started.
 
-    def __init__(self) -> None:
+    Args:
+        known: processes that were there before the environments.
+    """
+
+    def __init__(self, known: Collection[int]) -> None:
+        self._known = known
         self._began, self._at_first = time.perf_counter(), self._seconds()
 
     def share(self) -> float:
@@ -299,11 +312,10 @@ class _Busy:
         passed_s = time.perf_counter() - self._began
         return max(0.0, self._seconds() - self._at_first) / passed_s
 
-    @staticmethod
-    def _seconds() -> float:
+    def _seconds(self) -> float:
         waited = 0.0
         # Nanoseconds on a core, and waiting for one: where others are busy too, who computes waits.
         with contextlib.suppress(OSError, ValueError, IndexError):
             waited = int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
-        others = sum(one.cpu_ns for one in descendants()) / 1e9
+        others = sum(one.cpu_ns for one in descendants() if one.pid not in self._known) / 1e9
         return time.process_time() + waited + others

@@ -170,6 +170,11 @@ class Algorithm(ABC):
         Raises:
             ConfigError: the declaration does not fit its configuration or its state.
         """
+        if getattr(config, "memory", None) is not None and not acting(nets).network.memory_size:
+            raise ConfigError(
+                f"the networks of '{self.name}' remember nothing, got `memory` '{config.memory}': "
+                "pass `memory=config.memory` to what makes them, or leave the option out"
+            )
         state = self.init(nets, config)
         if not isinstance(getattr(state, self.acting, None), torch.Tensor):
             raise ConfigError(

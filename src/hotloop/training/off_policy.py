@@ -130,7 +130,7 @@ class OffPolicy(Algorithm):
                 device=training.device,
                 stream=2,
                 num_batches=config.planned_updates,
-                batch_size=config.batch_size,
+                batch_size=config.batch_size * getattr(config, "sequence_steps", 1),
             )
         with span("make_replay"):
             memory_size = network.memory_size

@@ -126,7 +126,8 @@ class OnPolicy(Algorithm):
             with span("update"):
                 metrics = self._learn(batch, learner, config)
             if "value" in fields and "returns" in fields:
-                told = explained_variance(fields["value"], fields["returns"])
+                counted = fields["weight"] > 0 if policy.memory_size else ...
+                told = explained_variance(fields["value"][counted], fields["returns"][counted])
                 metrics["explained_variance"] = told
             with span("publish"):
                 snapshot = learner.publish(iteration, normalizer.obs_scale)
@@ -177,7 +178,8 @@ class OnPolicy(Algorithm):
                     f"has no {', '.join(f'`{name}`' for name in missing)}: add the fields, as "
                     "ppo's Batch has them"
                 )
-            fields = to_sequences(fragments, given, config.sequence_length or config.num_steps)
+            length = getattr(config, "sequence_length", None) or config.num_steps
+            fields = to_sequences(fragments, given, length)
         else:
             fields = to_batch(fragments, given, learner.rng)
         if "obs" in fields:

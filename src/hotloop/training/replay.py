@@ -190,7 +190,7 @@ class Replay:
         if self._n_step == 1:
             np.logical_not(self._rows(drawn.terminated), out=own["discount"])
         if self._has_sequences:
-            np.divide(self._rows(drawn.mask), drawn.mask.mean(), out=own["importance"])
+            np.copyto(own["importance"], self._rows(drawn.mask))
         index = drawn.index.reshape(-1)
         if self._weights is not None:
             own["weight"][:] = self._weights.weights(index)
@@ -200,6 +200,8 @@ class Replay:
                 np.multiply(own["weight"], drawn.importance, out=own["importance"])
             else:
                 own["importance"][:] = own["weight"]
+        if self._has_sequences:  # 1 on average, over all rows
+            own["importance"] /= own["importance"].mean()
         for there, here in self._copies[count]:
             there.copy_(here)
         return batches, index

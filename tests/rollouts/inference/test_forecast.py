@@ -32,9 +32,21 @@ def test_a_process_that_can_not_act_for_all():
     assert choice.inference == "worker"
 
 
-def test_workers_that_wait_for_their_environments_act_meanwhile():
-    measured = Measured(step_s=10e-3, busy_share=0.0, act_s={1: 5e-3, 4: 5e-3, 8: 5e-3})
-    choice = choose_inference(measured, num_workers=8, envs_per_worker=1, num_cores=8)
-    assert choice.rates["worker"] == pytest.approx(8 / 15e-3)
-    assert choice.rates["central"] == pytest.approx(8 / 10e-3, rel=0.1)
-    assert choice.inference == "central"
+def test_one_environment_waits_for_its_actions():
+    measured = Measured(step_s=40e-3, busy_share=0.0, act_s={1: 20e-3, 8: 20e-3})
+    choice = choose_inference(measured, num_workers=6, envs_per_worker=1, num_cores=8)
+    assert choice.rates["worker"] == pytest.approx(6 / 60e-3)
+    # Half a batch that is in the making, and its own.
+    assert choice.rates["central"] == pytest.approx(6 / (40e-3 + 30e-3 + ASKING_S))
+    assert choice.inference == "worker"
+
+
+@pytest.mark.parametrize("is_divided", [True, False])
+def test_one_half_steps_while_the_other_waits(is_divided):
+    together = None if is_divided else 4
+    act_s = {1: 20e-3, 4: 20e-3, 8: 20e-3}
+    measured = Measured(step_s=20e-3, busy_share=0.0, act_s=act_s, steps_together=together)
+    choice = choose_inference(measured, num_workers=4, envs_per_worker=4, num_cores=8)
+    assert choice.rates["worker"] == pytest.approx(4 / 25e-3)
+    central = 16 / 80e-3 if is_divided else 16 / (80e-3 + 30e-3 + ASKING_S)
+    assert choice.rates["central"] == pytest.approx(central)

@@ -35,9 +35,11 @@ def choose_inference(
 ) -> InferenceChoice:
     """Forecast both, choose the faster one.
 
-    A worker that acts for itself steps and acts by turns, for its own environments alone. Workers
-    that ask step all the time, while one process acts for half of all environments at once. Either
-    way no more is done in a second than the cores can do.
+    A worker that acts for itself steps and acts by turns, for its own environments alone. Where
+    one process acts for all workers, half of a worker's environments step while the other half
+    waits: for the batch that is in the making, half of one on average, and for its own. A single
+    environment waits, and so does a vector environment that can't be divided. Either way no more
+    is done in a second than the cores can do.
 
     Args:
         measured: what a step takes, and acting for so many.
@@ -51,10 +53,16 @@ def choose_inference(
     together = max(1, num_workers * envs_per_worker // 2)
     central_s = measured.acting_s(together) / together
     asking_s = ASKING_S / max(1.0, envs_per_worker / 2)
+    latency_s = 1.5 * measured.acting_s(together) + ASKING_S
+    steps_s = envs_per_worker * step_s
+    if envs_per_worker == 1 or measured.steps_together is not None:
+        round_s = steps_s + latency_s
+    else:
+        round_s = max(steps_s, steps_s / 2 + latency_s)
     rates = {
         "worker": min(num_workers / (step_s + own_s), num_cores / (computing_s + own_s)),
         "central": min(
-            num_workers / step_s,
+            num_workers * envs_per_worker / round_s,
             1.0 / (central_s + asking_s / 2),
             num_cores / (computing_s + central_s + asking_s),
         ),

@@ -377,6 +377,8 @@ def create(network: Outline, **sizes: Any) -> tuple[int, SharedMemory]:
     """
     size = SharedMemory(-1, network, **sizes).size
     advice = "use fewer workers or environments, or shorter fragments (`num_steps`)"
+    if network.memory_size:
+        advice += ", or a smaller `memory`"
     need_memory(size, f"the fragments of {sizes['num_workers']} workers", advice)
     fd = os.memfd_create("hotloop-rollouts", os.MFD_CLOEXEC)
     try:

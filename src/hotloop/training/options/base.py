@@ -39,7 +39,7 @@ class Options:
         known = [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType]
         for name in options:
             if name not in known:
-                raise UnknownNameError(_unknown(name, cls, known))
+                raise UnknownNameError(unknown_option(name, cls))
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -52,8 +52,9 @@ class Options:
                 vars(group)["check"](self)
 
 
-def _unknown(name: str, config_class: type, known: list[str]) -> str:
+def unknown_option(name: str, config_class: type) -> str:
     """Return what to say of a name that is no option's: the nearest, and who has it."""
+    known = [field.name for field in fields(config_class)]
     algorithm = config_class.__module__.rpartition(".")[2]
     # By name, since algorithms stand above: imported only once something is wrong.
     algorithms = importlib.import_module("hotloop.algorithms")

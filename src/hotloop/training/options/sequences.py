@@ -14,6 +14,9 @@ from hotloop.training.options.groups import OnPolicyOptions, ReplayOptions
 if TYPE_CHECKING:
     from hotloop.replay import Sampler
 
+# Of sequences from replay; their help says so too.
+_LENGTH, _BURN_IN = 20, 10
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions(Options):
@@ -114,8 +117,8 @@ class ReplaySequenceOptions(MemoryOptions, ReplayOptions):
         """Return how many rows a sequence has, with its burn-in; 1 without memory."""
         if self.memory is None:
             return 1
-        burn_in = 10 if self.burn_in is None else self.burn_in
-        return burn_in + (self.sequence_length or 20)
+        burn_in = _BURN_IN if self.burn_in is None else self.burn_in
+        return burn_in + (self.sequence_length or _LENGTH)
 
     def sampler(self) -> Sampler:
         """Return how batches are drawn."""
@@ -123,5 +126,5 @@ class ReplaySequenceOptions(MemoryOptions, ReplayOptions):
             return super().sampler()
         from hotloop.replay import Sequences
 
-        length = self.sequence_length or 20
+        length = self.sequence_length or _LENGTH
         return Sequences(length=length, burn_in=self.sequence_steps - length)
