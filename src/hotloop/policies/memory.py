@@ -62,7 +62,7 @@ class Memory:
         """Return what is added to the bias at first, float32, (G,): 1 where an LSTM forgets.
 
         So it remembers before it has learned what to forget: Józefowicz et al. 2015, "An Empirical
-        Exploration of Recurrent Network Architectures", section 2.2.
+        Exploration of Recurrent Network Architectures".
         """
         bias = np.zeros(self.num_gate_values, np.float32)
         if self.kind == "lstm":
