@@ -29,9 +29,10 @@ def positions_of_cartpole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
 class TMaze(gymnasium.Env[Any, Any]):
     """A corridor whose sign, seen in the first step alone, tells where to turn at its end.
 
-    After Bakker 2001, "Reinforcement Learning with Long Short-Term Memory". Observed are three bits, 011 or 110 at the start, 101 in the corridor, 010 at the junction; moving is north,
-    south, east or west. The turn that the sign tells of earns 4, the other one −0.1, and standing
-    still −0.1.
+    After Bakker 2001, "Reinforcement Learning with Long Short-Term Memory". Observed are three
+    bits: 011 or 110 at the start, 101 in the corridor, 010 at the junction; moving is north, south,
+    east or west. The turn that the sign tells of earns 4, the other one −0.1, and standing still
+    −0.1.
 
     Args:
         length: steps from the start to the junction.
