@@ -211,7 +211,7 @@ def _check_owned(args: Sequence[str], config_class: type) -> None:
     own = {field.name for field in fields(config_class)}
     for arg in args:
         name = arg.removeprefix("--").partition("=")[0].replace("-", "_")
-        if not arg.startswith("--") or name in own:
+        if not arg.startswith("--") or name in own or name == "help":
             continue
         # Other algorithms are imported only once something is wrong.
         if any(name in {x.name for x in fields(find(other).config)} for other in ALGORITHMS):

@@ -10,8 +10,7 @@ from torch import Tensor
 
 def num_units(batch: Any) -> int:
     """Return how many units there are to be put in order: sequences, or rows."""
-    memory = getattr(batch, "memory", None)
-    return len(batch[0] if memory is None else memory)
+    return len(batch.memory if _has_sequences(batch) else batch[0])
 
 
 def minibatches(batch: Any, order: Tensor, count: int) -> Iterator[Any]:
@@ -24,7 +23,7 @@ def minibatches(batch: Any, order: Tensor, count: int) -> Iterator[Any]:
         count: of minibatches.
     """
     size = len(order) // count
-    if getattr(batch, "memory", None) is not None:
+    if _has_sequences(batch):
         for some in order.split(size):
             yield taken(batch, some)
         return
@@ -36,7 +35,7 @@ def minibatches(batch: Any, order: Tensor, count: int) -> Iterator[Any]:
 
 def taken(batch: Any, index: Tensor) -> Any:
     """Return some rows of a batch; or some sequences, (L · S, …), their rows step by step."""
-    if getattr(batch, "memory", None) is None:
+    if not _has_sequences(batch):
         return type(batch)(*(None if x is None else x.index_select(0, index) for x in batch))
     fields = {
         name: None if x is None else x.index_select(1, index).flatten(0, 1)
@@ -44,3 +43,8 @@ def taken(batch: Any, index: Tensor) -> Any:
         if name != "memory"
     }
     return type(batch)(**fields, memory=batch.memory.index_select(0, index))
+
+
+def _has_sequences(batch: Any) -> bool:
+    """Whether a batch is of sequences, and not of rows: then it says what was remembered."""
+    return getattr(batch, "memory", None) is not None

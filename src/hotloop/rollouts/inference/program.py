@@ -156,34 +156,43 @@ class Inference:
     def _forward(self, halves: list[Half]) -> None:
         """Ask the network for all of them at once."""
         if len(halves) == 1:
-            self._ask_network(halves[0])
+            half = halves[0]
+            self._ask_network(half.obs, half.before, half.head, half.value, half.after)
         elif halves:
             with span("copy_obs", kind="transfer"):
-                batch = Half(*map(np.concatenate, zip(*halves, strict=True)))
-            self._ask_network(batch)
+                obs = np.concatenate([half.obs for half in halves])
+                before = np.concatenate([half.before for half in halves])
+            # What it writes: nothing of it is read before.
+            head = np.empty((len(obs), halves[0].head.shape[1]), np.float32)
+            value, after = np.empty(len(obs), np.float32), np.empty_like(before)
+            self._ask_network(obs, before, head, value, after)
             with span("copy_outputs", kind="transfer"):
                 start = 0
                 for half in halves:
                     stop = start + len(half.obs)
-                    half.head[...] = batch.head[start:stop]
-                    half.value[...] = batch.value[start:stop]
-                    half.after[...] = batch.after[start:stop]
+                    half.head[...] = head[start:stop]
+                    if self._policy.has_value:
+                        half.value[...] = value[start:stop]
+                    half.after[...] = after[start:stop]
                     start = stop
 
-    def _ask_network(self, batch: Half) -> None:
+    def _ask_network(
+        self, obs: Array, before: Array, head: Array, value: Array, after: Array
+    ) -> None:
+        """Write `head`, `value` where there is one, and `after`: see `Half`."""
         policy = self._policy
         memory: Array | None = None
         if policy.memory_size:
-            memory = batch.after
-            np.copyto(memory, batch.before)
+            memory = after
+            np.copyto(memory, before)
         with span("forward"):
-            policy.head(batch.obs, batch.head, memory)
+            policy.head(obs, head, memory)
             if policy.tells_value:
-                batch.value[...] = policy.last_value()
+                value[...] = policy.last_value()
             elif memory is not None and policy.has_value:
-                batch.value[...] = policy.remembered_value(memory)
+                value[...] = policy.remembered_value(memory)
             elif policy.has_value:
-                batch.value[...] = policy.value(batch.obs)
+                value[...] = policy.value(obs)
 
     def _evaluate(self, worker: int) -> None:
         """Value what follows rows that a worker has made."""
