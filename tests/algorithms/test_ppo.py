@@ -8,6 +8,7 @@ from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
 from hotloop.runs import RunDirectory
+from hotloop.training.learning import Learning, learn
 from tests import toy_envs
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, DISCRETE, obs_spec
@@ -63,7 +64,8 @@ def test_update_is_the_usual_one(action_spec, options):
         num_batches=config.num_updates,
         batch_size=config.minibatch_size,
     )
-    metrics = ppo.algorithm._learn(batch, learner, config)
+    steps = ppo.algorithm._learn(batch, learner, config)
+    metrics = learn(Learning(learner, steps, ("update",)))
 
     orders_rng = np.random.default_rng((0, 1))
     orders = [torch.from_numpy(orders_rng.permutation(size)) for _ in range(config.update_epochs)]

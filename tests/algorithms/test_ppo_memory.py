@@ -11,6 +11,7 @@ from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
+from hotloop.training.learning import Learning, learn
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 from tests.reference import memory as reference
@@ -60,7 +61,8 @@ def learned(config, nets, fields):
         batch_size=config.minibatch_size,
     )
     batch = ppo.Batch(**{name: torch.from_numpy(x) for name, x in fields.items()})
-    metrics = ppo.algorithm._learn(batch, learner, config)
+    steps = ppo.algorithm._learn(batch, learner, config)
+    metrics = learn(Learning(learner, steps, ("update",)))
     assert metrics["num_updates"] == 16
     return learner.publish(1).params
 

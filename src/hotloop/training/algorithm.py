@@ -21,6 +21,7 @@ from hotloop.policies import Network
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, Result
+from hotloop.training.learning import Run
 from hotloop.training.shown import Shown
 from hotloop.types import Array
 
@@ -68,8 +69,8 @@ class Algorithm(ABC):
                 )
 
     @abstractmethod
-    def run(self, training: Training) -> Result:
-        """Train until the steps are done or the run is told to stop."""
+    def run(self, training: Training) -> Run[Result]:
+        """Train until the steps are done or the run is told to stop; yield what to learn."""
 
     @abstractmethod
     def collection_options(self, config: Any) -> CollectionOptions:

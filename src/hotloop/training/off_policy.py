@@ -7,7 +7,7 @@ due, `update_to_data` for each transition; an iteration is the rounds between tw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,9 +24,9 @@ from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot
 from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
 from hotloop.runs import REPLAY_FILE, Result
-from hotloop.system.signals import pending_interrupt
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
+from hotloop.training.learning import Learning, Run
 from hotloop.training.position import Position, ReplayPosition
 from hotloop.training.replay import Replay
 from hotloop.training.resume import Resumed
@@ -116,7 +116,7 @@ class OffPolicy(Algorithm):
             max_policy_age=config.max_policy_age,
         )
 
-    def run(self, training: Training) -> Result:
+    def run(self, training: Training) -> Run[Result]:
         """See `Algorithm`."""
         config, envs, resumed = training.config, training.envs, training.resumed
         normalizer = make_normalizer(config, envs, envs.num_envs, gamma=1.0)
@@ -156,8 +156,8 @@ class OffPolicy(Algorithm):
         while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
             iteration += 1
             # Ctrl-C ends the iteration after a round, where all parts agree on how far they are.
-            with pending_interrupt() as interrupt:
-                metrics = rounds.run_iteration(interrupt)
+            with training.pending_interrupt() as interrupt:
+                metrics = yield from rounds.run_iteration(interrupt)
                 with span("publish"):
                     state = rollout.state()
                     snapshot = learner.kept(rounds.published())
@@ -290,7 +290,7 @@ class _Rounds:
             return [f"the replay buffer holds {ahead} transitions from after the checkpoint"]
         return []
 
-    def run_iteration(self, interrupt: Any) -> dict[str, float]:
+    def run_iteration(self, interrupt: Any) -> Run[dict[str, float]]:
         """Make rounds until a report is due, the run is done, or a signal has come.
 
         Returns:
@@ -315,7 +315,8 @@ class _Rounds:
                     self._replay.store(fragment)
                     self._normalizer.update(fragment)
             learner.hyper.set(min(1.0, rollout.num_transitions / config.total_timesteps))
-            self._learn(self._num_due())
+            if due := self._num_due():
+                yield Learning(learner, self._learn(due), spans=("update",))
             if len(self._indices) >= MAX_KEPT:
                 self._check_finite()
             if self._began >= 0 or self._is_scaled:
@@ -347,18 +348,17 @@ class _Rounds:
             due = min(due, allowed)
         return max(0, due)
 
-    def _learn(self, due: int) -> None:
-        """Make so many updates, with batches that are drawn as many at a time as may be."""
-        replay, learner = self._replay, self._learner
+    def _learn(self, due: int) -> Generator[Any, Any, None]:
+        """Make so many updates: yield batches, which are drawn as many at a time as may be."""
+        replay = self._replay
         # What is drawn was stored raw, and is seen as the policy sees it from now on.
-        scale = self._normalizer.obs_scale if due else None
+        scale = self._normalizer.obs_scale
         for first in range(0, due, replay.max_drawn):
             count = min(due - first, replay.max_drawn)
             batches, index = replay.draw(count, scale)
             self._indices.extend(index.copy().reshape(count, -1))
             for batch in batches:
-                with span("update"):
-                    td_error = learner.update(batch)
+                td_error = yield batch
                 if replay.by_priority:
                     self._update_priorities(index, td_error)
             self._done += count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from hotloop.rollouts import (
 from hotloop.runs import Result
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
+from hotloop.training.learning import Learning, Run
 from hotloop.training.minibatches import minibatches, num_units, taken
 from hotloop.training.position import Position
 from hotloop.training.train import Training
@@ -79,7 +80,7 @@ class OnPolicy(Algorithm):
             overlap=config.overlap,
         )
 
-    def run(self, training: Training) -> Result:
+    def run(self, training: Training) -> Run[Result]:
         """See `Algorithm`."""
         config, envs, resumed = training.config, training.envs, training.resumed
         gamma = as_schedule(config.gamma)
@@ -123,8 +124,8 @@ class OnPolicy(Algorithm):
                 for fragment in fragments:
                     normalizer.update(fragment)
                 fields, batch = self._batch(fragments, normalizer, policy, learner, config)
-            with span("update"):
-                metrics = self._learn(batch, learner, config)
+            steps = self._learn(batch, learner, config)
+            metrics = yield Learning(learner, steps, spans=("update", "minibatch"))
             if "value" in fields and "returns" in fields:
                 counted = fields["weight"] > 0 if policy.memory_size else ...
                 told = explained_variance(fields["value"][counted], fields["returns"][counted])
@@ -189,8 +190,10 @@ class OnPolicy(Algorithm):
         tensors = {name: torch.from_numpy(x).to(learner.device) for name, x in fields.items()}
         return fields, kind(**tensors)
 
-    def _learn(self, batch: Any, learner: Learner, config: Any) -> dict[str, float]:
-        """Make all passes over a batch.
+    def _learn(
+        self, batch: Any, learner: Learner, config: Any
+    ) -> Generator[Any, Any, dict[str, float]]:
+        """Make all passes over a batch: yield each minibatch that is to be learned from.
 
         Returns:
             The update's metrics, each the mean over the minibatches whose step counted;
@@ -209,8 +212,7 @@ class OnPolicy(Algorithm):
             order = torch.from_numpy(learner.rng.permutation(num_units(batch)))
             orders.append(order.to(learner.device))
             for minibatch in minibatches(batch, orders[-1], config.num_minibatches):
-                with span("minibatch"):
-                    learner.update(minibatch)
+                yield minibatch
                 if active is not None:
                     counted.append(active.clone())
             # The one synchronisation of a pass, and only where updates may end.

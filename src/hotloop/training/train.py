@@ -25,7 +25,7 @@ from hotloop.runs import (
     RunDirectory,
 )
 from hotloop.system.crowding import CoreTimes
-from hotloop.system.signals import delayed_interrupt
+from hotloop.system.signals import Pending, delayed_interrupt, pending_interrupt
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.environments import (
@@ -35,6 +35,7 @@ from hotloop.training.environments import (
     make_environments,
 )
 from hotloop.training.evaluation import Evaluator
+from hotloop.training.learning import Run, drive
 from hotloop.training.options import differing_defaults, may_change, to_json
 from hotloop.training.position import Position
 from hotloop.training.reporting import Reporter
@@ -95,8 +96,10 @@ def train(
         config = dataclasses.replace(config, network=network)
     environment = config.env_id if env is None else env
     with closed_in_time() as envs:
-        return _trained(
-            algorithm, config, environment, on_report, on_end, resume_from, envs_to_close=envs
+        return drive(
+            _trained(
+                algorithm, config, environment, on_report, on_end, resume_from, envs_to_close=envs
+            )
         )
 
 
@@ -298,6 +301,10 @@ class Training:
             policy, learner.executions, timesteps=self._saver.timesteps, is_stopped=is_stopped
         )
 
+    def pending_interrupt(self) -> contextlib.AbstractContextManager[Pending]:
+        """Tell the body of signals, which are acted on when it has ended."""
+        return pending_interrupt()
+
     def explain(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Keep what the update learned from, and return an error that says which it was."""
         where = "its batch was overwritten since"
@@ -336,7 +343,7 @@ def _trained(
     resume_from: str | Path | None,
     *,
     envs_to_close: list[Any],
-) -> Result:
+) -> Run[Result]:
     """Train; whatever ends it, what was learned is kept."""
     name = environment_name(environment)
     run, resumed = None, None
@@ -377,7 +384,7 @@ def _trained(
         )
         is_interrupted = False
         try:
-            result = algorithm.run(training)
+            result = yield from algorithm.run(training)
         except NonFiniteUpdate as error:
             raise training.explain(error) from None
         except KeyboardInterrupt:
