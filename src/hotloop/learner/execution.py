@@ -47,13 +47,14 @@ class Choice:
     may_be_kept: bool = False
 
 
-def choose(mode: Compile, *, num_calls: int, flop_per_call: float) -> Choice:
+def choose(mode: Compile, *, num_calls: int, flop_per_call: float, num_lanes: int = 1) -> Choice:
     """Weigh what compiling costs against the work ahead.
 
     Args:
         mode: what the user asked for.
         num_calls: updates in the whole run.
         flop_per_call: arithmetic of one update.
+        num_lanes: runs that each call updates.
 
     Raises:
         ConfigError: `on`, but there is no C++ compiler; or no mode at all.
@@ -73,7 +74,8 @@ def choose(mode: Compile, *, num_calls: int, flop_per_call: float) -> Choice:
         return Choice(False, f"eager: there is no C++ compiler ({compiler})")
     if mode == "on":
         return Choice(True, "compiled, as asked")
-    saved_s = num_calls * (LAUNCHES_SAVED_S + ARITHMETIC_SAVED * flop_per_call / FLOP_PER_S)
+    saved_s = LAUNCHES_SAVED_S + ARITHMETIC_SAVED * flop_per_call / FLOP_PER_S
+    saved_s *= num_calls * num_lanes
     is_worth_it = saved_s > 1.5 * COMPILE_S
     reason = (
         f"{'compiled' if is_worth_it else 'eager, unless an earlier run has compiled it'}: "

@@ -18,8 +18,8 @@ def value_and_grad(
 ) -> tuple[Tensor, Aux, Tensor]:
     """A loss and its gradient by the parameters.
 
-    By `torch.autograd.grad`, and by `torch.func` where Dynamo traces it, which can do no other:
-    that is slower eager (2.4 ms a step, not 1.6), and imports Dynamo.
+    By `torch.autograd.grad`, and by `torch.func` where Dynamo traces it, or `vmap` runs it over
+    lanes, which can do no other: that is slower eager (2.4 ms a step, not 1.6), and imports Dynamo.
 
     Args:
         loss: `loss(params, *args)` gives a 0-d tensor and anything else that is of interest.
@@ -29,7 +29,7 @@ def value_and_grad(
     Returns:
         The loss, detached; what else it gave; the gradient, (P,).
     """
-    if torch.compiler.is_dynamo_compiling():
+    if torch.compiler.is_dynamo_compiling() or is_transformed():
         grad, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(params, *args)
         return value, aux, grad
     with torch.enable_grad():
@@ -37,6 +37,11 @@ def value_and_grad(
         value, aux = loss(leaf, *args)
         (grad,) = torch.autograd.grad(value, leaf)
     return value.detach(), aux, grad
+
+
+def is_transformed() -> bool:
+    """Whether a transformation of `torch.func`, such as `vmap`, is at work."""
+    return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore
 
 
 def clip_grad_norm(grad: Tensor, max_norm: Scalar) -> tuple[Tensor, Tensor]:

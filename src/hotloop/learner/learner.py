@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,9 @@ class Learner:
         hyper: the numbers that may change while it trains.
         rng: orders minibatches, and draws noise on the CPU.
         metrics: what the updates said.
+        rules: what each update is, and the update.
+        executions: how the updates run.
+        choose: gives how an update of this run is best executed.
         num_updates: batches that it has learned from.
     """
 
@@ -90,7 +94,8 @@ class Learner:
         self._noise = UpdateNoise(self.rng, device)
         self._publisher = Publisher(network.layout, getattr(self.state, acting))
         calls_per_batch = sum(rule.times / rule.every for rule in rules)
-        choice = choose(
+        self.choose = partial(
+            choose,
             compile,
             num_calls=int(num_batches * calls_per_batch),
             # Forward and backward of every network, more or less; convolutions use each parameter
@@ -98,12 +103,13 @@ class Learner:
             flop_per_call=batch_size
             * (4 * _num_parameters(self.state) + 6 * network.network.layers.num_encoder_products),
         )
-        self._rules = [
+        choice = self.choose()
+        self.rules = [
             (rule, BoundUpdate(rule.function, self.state, self.hyper.tensors, choice, rule.name))
             for rule in rules
         ]
         self._executed: dict[str, str] = {}
-        self.executions = [update.execution for _, update in self._rules]
+        self.executions = [update.execution for _, update in self.rules]
 
     def update(self, batch: Any) -> Tensor | None:
         """Make the updates that are due with a batch, and keep their metrics.
@@ -119,16 +125,20 @@ class Learner:
         """
         self.num_updates += 1
         td_error = None
-        for rule, update in self._rules:
-            if self.num_updates % rule.every:
-                continue
-            for _ in range(rule.times):
-                shape = rule.noise_shape
-                noise = None if shape is None else self._noise.draw(shape)
-                row, more = update(batch, noise)
+        for rule, update in self.rules:
+            for _ in range(self.num_due(rule)):
+                row, more = update(batch, self.draw(rule))
                 self.metrics.add(rule.name, update.names, row, self.num_updates)
                 td_error = more if td_error is None else td_error
         return td_error
+
+    def num_due(self, rule: UpdateRule) -> int:
+        """Return how often an update is made with this batch."""
+        return 0 if self.num_updates % rule.every else rule.times
+
+    def draw(self, rule: UpdateRule) -> Tensor | None:
+        """Return noise for an update, which the next draw overwrites; None: it takes none."""
+        return None if rule.noise_shape is None else self._noise.draw(rule.noise_shape)
 
     def publish(self, version: int, obs_scale: ObsScale | None = None) -> PolicySnapshot:
         """Return the policy as it is now, in host arrays that the next call overwrites."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hotloop.learner.gradients import computed_once
+from hotloop.learner.gradients import computed_once, is_transformed
 from hotloop.learner.hyper import Scalar
 
 
@@ -63,7 +63,12 @@ def adam_step(
         active: bool, 0-d; where False, nothing changes. A decision that stays on the device: no
             synchronisation.
     """
-    if active is None:
+    if active is None and is_transformed():
+        # The same in operations that `vmap` has rules for.
+        state.step.add_(1.0)
+        state.mean.add_((grad - state.mean) * (1.0 - beta1))
+        state.square.mul_(beta2).add_(grad * grad * (1.0 - beta2))
+    elif active is None:
         state.step.add_(1.0)
         state.mean.lerp_(grad, 1.0 - beta1)
         state.square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)

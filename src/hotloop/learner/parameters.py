@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+from hotloop.learner.gradients import is_transformed
 
 
 def move_towards(target: Tensor, params: Tensor, tau: Tensor | float) -> None:
@@ -15,4 +18,9 @@ def move_towards(target: Tensor, params: Tensor, tau: Tensor | float) -> None:
         params: θ, (P,).
         tau: τ, 0-d.
     """
-    target.lerp_(params, tau)
+    if not is_transformed():
+        target.lerp_(params, tau)
+        return
+    # The same in operations that `vmap` has rules for.
+    tau, apart = torch.as_tensor(tau), params - target
+    target.copy_(torch.where(tau < 0.5, target + tau * apart, params - apart * (1.0 - tau)))

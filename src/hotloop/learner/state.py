@@ -6,7 +6,7 @@ A tree is a tensor, or a dataclass, a tuple or a dictionary of trees; None has n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +37,13 @@ def mapped(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
         return tuple(parts.values())
 
     return rebuilt(tree)
+
+
+def stacked(trees: Sequence[Tree]) -> Tree:
+    """Return one tree whose tensors, (K, …), hold those of K trees of the same kind."""
+    columns = zip(*(tensors(tree).values() for tree in trees), strict=True)
+    each = iter([torch.stack(column) for column in columns])
+    return mapped(trees[0], lambda _: next(each))
 
 
 def to_device(tree: Tree, device: torch.device) -> Tree:

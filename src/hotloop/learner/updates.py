@@ -36,7 +36,7 @@ class BoundUpdate:
         self.names: tuple[str, ...] = ()
         self._function = function
         self._bound = (state, hyper)
-        self.execution = Execution(self._packed, choice, name)
+        self.execution = Execution(self.packed, choice, name)
 
     def __call__(self, batch: Any, noise: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Update the state.
@@ -52,11 +52,11 @@ class BoundUpdate:
             ConfigError: the update does not keep the contract.
         """
         if not self.names:
-            self._check(batch, noise)
+            self.check(batch, noise)
         result = self.execution(self._bound, batch, noise)
         return result if isinstance(result, tuple) else (result, None)
 
-    def _packed(self, bound: tuple[Any, Any], batch: Any, noise: Tensor | None) -> Any:
+    def packed(self, bound: tuple[Any, Any], batch: Any, noise: Tensor | None) -> Any:
         """The update with its metrics in one tensor: one output instead of many."""
         state, hyper = bound
         metrics, more = _split(self._function(state, batch, noise, hyper))
@@ -69,7 +69,7 @@ class BoundUpdate:
         row = torch.stack([x.detach().to(torch.float32) for x in metrics.values()])
         return row if more is None else (row, more.detach())
 
-    def _check(self, batch: Any, noise: Tensor | None) -> None:
+    def check(self, batch: Any, noise: Tensor | None) -> None:
         """Run the update once on copies, and hold it against the contract.
 
         Raises:

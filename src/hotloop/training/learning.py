@@ -7,6 +7,7 @@ on. So one run and many that learn together (`hotloop.training.lanes`) have one 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -49,7 +50,7 @@ def drive(run: Run[Ended]) -> Ended:
         except StopIteration as end:
             return end.value
         except BaseException as problem:  # a signal's too, whose moment may be any
-            if run.gi_frame is None:
+            if inspect.getgeneratorstate(run) == inspect.GEN_CLOSED:
                 raise
             error = problem
 

@@ -97,10 +97,31 @@ def train(
     environment = config.env_id if env is None else env
     with closed_in_time() as envs:
         return drive(
-            _trained(
+            trained(
                 algorithm, config, environment, on_report, on_end, resume_from, envs_to_close=envs
             )
         )
+
+
+class Shared:
+    """The parts of a process that several runs in it share.
+
+    Args:
+        threads: of the update, which come and go; None: a fixed number.
+
+    Attributes:
+        run_dirs: of the runs; timing is recorded in the first one's.
+    """
+
+    def __init__(self, threads: FreeThreads | None) -> None:
+        self.threads = threads
+        self.run_dirs: list[Path] = []
+
+    def add(self, run_dir: Path) -> None:
+        """Take in another run."""
+        self.run_dirs.append(run_dir)
+        if len(self.run_dirs) == 1:
+            timing.start(run_dir / "timing", component="learner")
 
 
 class Training:
@@ -127,12 +148,12 @@ class Training:
         threads: FreeThreads | None,
         exits: contextlib.ExitStack,
         envs_to_close: list[Any],
+        is_alone: bool,
     ) -> None:
+        self._is_alone = is_alone
         self.resumed, self.environment = resumed, environment
         self._threads = threads
         self.device = choose_device(config.device)
-        exits.callback(timing.stop)
-        timing.start(run.path / "timing", component="learner")
         self._reporter = Reporter(run, on_report)
         exits.callback(self._reporter.keep_accounting)
         asked = config.torch_threads
@@ -302,8 +323,12 @@ class Training:
         )
 
     def pending_interrupt(self) -> contextlib.AbstractContextManager[Pending]:
-        """Tell the body of signals, which are acted on when it has ended."""
-        return pending_interrupt()
+        """Tell the body of signals, which are acted on when it has ended.
+
+        Where several runs share a process, one's body ends while another's goes on: signals are
+        acted on at once.
+        """
+        return pending_interrupt() if self._is_alone else contextlib.nullcontext(Pending())
 
     def explain(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Keep what the update learned from, and return an error that says which it was."""
@@ -326,7 +351,7 @@ class Training:
             self._reporter.close(is_interrupted=is_interrupted)
 
 
-def _threads(asked: int | str, exits: contextlib.ExitStack) -> FreeThreads | None:
+def torch_threads_taken(asked: int | str, exits: contextlib.ExitStack) -> FreeThreads | None:
     """Take the threads of the update until `exits` close; return those that come and go."""
     if isinstance(asked, int):
         exits.enter_context(torch_threads(asked))
@@ -334,7 +359,7 @@ def _threads(asked: int | str, exits: contextlib.ExitStack) -> FreeThreads | Non
     return exits.enter_context(FreeThreads(available_threads()).taken())
 
 
-def _trained(
+def trained(
     algorithm: Algorithm,
     config: Any,
     environment: str | Callable[..., Any],
@@ -343,8 +368,16 @@ def _trained(
     resume_from: str | Path | None,
     *,
     envs_to_close: list[Any],
+    shared: Shared | None = None,
 ) -> Run[Result]:
-    """Train; whatever ends it, what was learned is kept."""
+    """Train; whatever ends it, what was learned is kept.
+
+    Args:
+        algorithm, config, on_report, on_end, resume_from: see `train`.
+        environment: an id or a factory.
+        envs_to_close: takes the environments of this process.
+        shared: of a process that trains several; None: it trains this one alone.
+    """
     name = environment_name(environment)
     run, resumed = None, None
     is_new = resume_from is None
@@ -369,7 +402,13 @@ def _trained(
                 run, config, resumed = reopen(
                     config, Path(resume_from), algorithm=algorithm.reference, env=name
                 )
-        threads = _threads(config.torch_threads, exits)
+        if shared is None:
+            threads = torch_threads_taken(config.torch_threads, exits)
+            exits.callback(timing.stop)
+            timing.start(run.path / "timing", component="learner")
+        else:
+            threads = shared.threads
+            shared.add(run.path)
         training = Training(
             algorithm,
             config,
@@ -381,6 +420,7 @@ def _trained(
             threads=threads,
             exits=exits,
             envs_to_close=envs_to_close,
+            is_alone=shared is None,
         )
         is_interrupted = False
         try:
