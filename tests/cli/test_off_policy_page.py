@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.algorithms import find
-from hotloop.cli.train import parse
+from hotloop.cli.train_options import parse
 from hotloop.training.options import RunOptions
 from tests.learner.test_updates import make_batch, make_learner
 

@@ -10,7 +10,7 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.cli import main, seeds
-from hotloop.cli.seeds import parse_jobs, parse_seeds
+from hotloop.cli.planned import parse_jobs, parse_seeds
 from hotloop.errors import ConfigError
 from hotloop.runs.summary import summarise
 

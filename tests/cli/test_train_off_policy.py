@@ -13,7 +13,7 @@ import pytest
 import hotloop.cli
 from hotloop.algorithms import find
 from hotloop.cli import main
-from hotloop.cli.train import parse
+from hotloop.cli.train_options import parse
 from hotloop.ops import products
 
 OFF_POLICY = ("sac", "td3", "dqn")
