@@ -16,7 +16,7 @@ from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
-from bench.train import neighbours, pixels, presets, start
+from bench.train import lanes, neighbours, pixels, presets, start
 from bench.train import tables as train
 
 
@@ -235,6 +235,13 @@ BENCHES: dict[str, Bench] = {
             Table(PROFILER, "corpus misses table", corpus.misses_table),
             Table(PROFILER, "corpus alarms table", corpus.alarms_table),
         ),
+    ),
+    "lanes": Bench(
+        "bench.train.lanes",
+        "several seeds one after another, two at a time, and trained together in one update",
+        "10 min",
+        runs=("",),
+        tables=(Table("docs/runs.md", "lanes table", lanes.lanes_table),),
     ),
     "neighbours": Bench(
         "bench.train.neighbours",

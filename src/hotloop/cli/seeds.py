@@ -70,7 +70,7 @@ def train(
     conclude(list(paths.values()), directory)
     if number is not None:
         stopped = [label for label in own if codes.get(label) != 0]
-        tell(f"interrupted: {', '.join(stopped)} not finished; `hotloop resume` goes on with a run")
+        tell(f"interrupted: {_listed(stopped)} not finished; `hotloop resume` goes on with a run")
         return 128 + number
     failed = {label: code for label, code in codes.items() if code}
     for label, code in failed.items():
@@ -84,6 +84,13 @@ def _numbers(part: Plan, planned: Sequence[Planned]) -> str:
     if numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
     return ",".join(map(str, numbers))
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Return them with a verb: `seeds 1, 2 are`, where they are seeds alone."""
+    if all(label.startswith("seed ") for label in labels) and len(labels) > 1:
+        return f"seeds {', '.join(label.removeprefix('seed ') for label in labels)} are"
+    return f"{', '.join(labels)} {'are' if len(labels) > 1 else 'is'}"
 
 
 def counted(planned: Sequence[Planned]) -> str:

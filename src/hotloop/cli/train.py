@@ -44,6 +44,7 @@ examples:
   hotloop train ppo --learning-rate linear:3e-4,0 --clip-range cosine:0.2,0.05,0.5
   hotloop train sac --env-id Pendulum-v1
   hotloop train ppo --seeds 1-5 --jobs 2
+  hotloop train ppo --seeds 1-5 --vary learning_rate=1e-4,1e-3 --lanes on
   hotloop train ppo --learning-rate 1e-3 --save-config fast.toml
   hotloop train ppo --config fast.toml
 """
