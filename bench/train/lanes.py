@@ -3,7 +3,7 @@
     python -m bench lanes
     python -m bench lanes --seeds 8 --timesteps 102400 --repeats 3
 
-`hotloop train ppo --env-id CartPole-v1` with SB3's classic-control settings, compiled, one thread. The
+`hotloop train ppo --env-id CartPole-v1` with its defaults, compiled, one thread. The
 ways alternate. A training's seconds are those from its first iteration to its last, start-up apart;
 of two at a time, and of lanes in two processes, both halves run at once. Printed and stored: the
 seconds that all seeds take, and their mean return over the last tenth of the steps.

@@ -112,7 +112,7 @@ def test_lanes_in_two_processes(capfd, tmp_path):
 
 
 def test_values_in_processes_of_their_own(capfd, tmp_path):
-    args = ["--vary", "hidden_sizes=8;9", "--jobs", "2", "--run-dir", tmp_path / "it"]
+    args = ["--vary", "hidden_sizes=8 8,9", "--jobs", "2", "--run-dir", tmp_path / "it"]
     code, out, _ = run(capfd, "train", "ppo", *SHORT, *args)
     assert code == 0
     assert "hidden_sizes 9, seed 1 | 64/64 steps" in out

@@ -48,7 +48,7 @@ class Plan:
         names = [name for name, _ in self.varied]
         for values in itertools.product(*(values for _, values in self.varied)):
             pairs = list(zip(names, values, strict=True))
-            options = [f"--{name.replace('_', '-')}={value}" for name, value in pairs]
+            options = [x for name, value in pairs for x in _option(name, value)]
             words = [f"{name} {value}" for name, value in pairs]
             stem = "".join(f"{name}={value}__" for name, value in pairs)
             planned += [
@@ -81,6 +81,12 @@ class Plan:
         for name, values in self.varied:
             args.append(f"--vary={name}={';'.join(values)}" + (";" if len(values) == 1 else ""))
         return args
+
+
+def _option(name: str, value: str) -> list[str]:
+    """Return the arguments that give an option a value: of `64 64` two numbers."""
+    flag, numbers = f"--{name.replace('_', '-')}", value.split()
+    return [flag, *numbers] if len(numbers) > 1 else [f"{flag}={value}"]
 
 
 def _parts(values: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
