@@ -117,7 +117,7 @@ def test_values_in_processes_of_their_own(capfd, tmp_path):
     assert code == 0
     assert "hidden_sizes 9, seed 1 | 64/64 steps" in out
     assert sorted(os.listdir(tmp_path / "it")) == [
-        "hidden_sizes=8__seed_1",
+        "hidden_sizes=8-8__seed_1",
         "hidden_sizes=9__seed_1",
     ]
 
