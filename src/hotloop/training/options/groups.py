@@ -236,7 +236,7 @@ class OnPolicyOptions(Options):
         )
         _need_activations(self, self.minibatch_size, "raise `num_minibatches`")
         if not self.has_workers and (self.schedule != "barrier" or self.overlap):
-            what = "`overlap`" if self.overlap else "`schedule` 'variable'"
+            what = "`overlap`" if self.overlap else f"`schedule` '{self.schedule}'"
             raise ConfigError(f"{what} needs workers of their own: set `workers` too")
 
     @property
