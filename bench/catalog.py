@@ -76,8 +76,8 @@ BENCHES: dict[str, Bench] = {
         "3 to 20 min",
         runs=(
             "--env-id CartPole-v1",
-            "--env-id CartPole-v1 --repeats 3 --compile auto --cold",
-            "--env-id CartPole-v1 --repeats 2 --compile on --cold",
+            "--env-id CartPole-v1 --repeats 3 --execution auto --cold",
+            "--env-id CartPole-v1 --repeats 2 --execution compile --cold",
             "--env-id HalfCheetah-v5 --timesteps 40960 --repeats 3",
             "--algorithm sac --against sb3 sbx",
             "--algorithm td3 --against sb3 sbx",

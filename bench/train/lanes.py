@@ -25,7 +25,7 @@ from bench.measuring import spread
 from hotloop.runs import RunDirectory
 from hotloop.runs.comparison import episodes_in
 
-OPTIONS = ("--env-id", "CartPole-v1", "--torch-threads", "1", "--compile", "on")
+OPTIONS = ("--env-id", "CartPole-v1", "--torch-threads", "1", "--execution", "compile")
 OVERLAPPED = ("--workers", "1", "--overlap")
 WAYS: dict[str, tuple[str, ...]] = {
     "one after another, a worker, overlapped": ("--jobs", "1", *OVERLAPPED),

@@ -63,7 +63,7 @@ def off_policy_table() -> str:
 def _about(result: dict[str, Any]) -> str:
     settings = result["settings"]
     how = {"on": "compiled", "off": "eager", "auto": "auto"}[settings["compile"]]
-    if settings["compile"] != "off":
+    if settings.get("execution", settings.get("compile")) not in ("eager", "off"):
         how += f", {settings['cache']} cache"
     if settings.get("precision", "float32") != "float32":
         how += f", {settings['precision']}"

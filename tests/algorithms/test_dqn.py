@@ -20,7 +20,7 @@ SMALL = {
     "hidden_sizes": (16, 12),
     "learning_rate": 4e-3,
     "target_interval": 30,
-    "compile": "off",
+    "execution": "eager",
 }
 
 

@@ -18,7 +18,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 
 UNIT = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-1.0, -1.0), high=(1.0, 1.0))
 UNEVEN = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-3.0, 0.5), high=(1.0, 1.0))
-SMALL = {"batch_size": 32, "hidden_sizes": (16, 12), "compile": "off", "torch_threads": 1}
+SMALL = {"batch_size": 32, "hidden_sizes": (16, 12), "execution": "eager", "torch_threads": 1}
 
 
 def learning(action_spec=UNIT, **options):

@@ -14,7 +14,7 @@ from hotloop.cli.planned import parse_jobs, parse_seeds
 from hotloop.errors import ConfigError
 from hotloop.runs.summary import summarise
 
-SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--compile", "off"]
+SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--execution", "eager"]
 
 
 def run(capsys, *args):

@@ -261,7 +261,10 @@ def test_a_compiled_training_learns_and_repeats(tmp_path):
     results = [
         ppo.train(
             ppo.Config(
-                total_timesteps=30_000, compile="on", run_dir=str(tmp_path / name), num_envs=8
+                total_timesteps=30_000,
+                execution="compile",
+                run_dir=str(tmp_path / name),
+                num_envs=8,
             )
         )
         for name in "ab"

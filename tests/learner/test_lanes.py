@@ -54,7 +54,7 @@ def rarely(state, batch, noise, hyper, *, nets):
     return {"moved": state.target.sum()}
 
 
-def learner(seed, *, learning_rate=1e-2, hidden_sizes=(8,), compile="off"):
+def learner(seed, *, learning_rate=1e-2, hidden_sizes=(8,), execution="eager"):
     network = actor_critic(Spaces(obs_spec(3), DISCRETE), hidden_sizes=hidden_sizes)
     nets = LearnedNetwork(network)
     params = nets.initial(seed)
@@ -69,7 +69,7 @@ def learner(seed, *, learning_rate=1e-2, hidden_sizes=(8,), compile="off"):
         acting="params",
         device=torch.device("cpu"),
         seed=(seed, 1),
-        compile=compile,
+        execution=execution,
         num_batches=10,
         batch_size=16,
     )
@@ -86,13 +86,13 @@ def assert_like(ours, alone):
         torch.testing.assert_close(tensors(ours.state)[name], x, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("mode", ["off", pytest.param("on", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
 def test_each_learns_what_it_learns_alone(mode):
     """Noise, two kinds of updates, a learning rate of its own, published parameters."""
     rates = [1e-2, 3e-3, 3e-2]
-    together = [learner(k, learning_rate=x, compile=mode) for k, x in enumerate(rates)]
+    together = [learner(k, learning_rate=x, execution=mode) for k, x in enumerate(rates)]
     lanes = Lanes(together)
-    alone = [learner(k, learning_rate=x, compile=mode) for k, x in enumerate(rates)]
+    alone = [learner(k, learning_rate=x, execution=mode) for k, x in enumerate(rates)]
     for given in zip(*(batches(k, 7) for k in range(3)), strict=True):
         errors = lanes.update(dict(enumerate(given)))
         for k, (one, batch) in enumerate(zip(alone, given, strict=True)):
@@ -195,7 +195,7 @@ def test_updates_without_a_rule_for_vmap_are_made_one_after_another():
             acting="params",
             device=torch.device("cpu"),
             seed=(seed, 1),
-            compile="off",
+            execution="eager",
             num_batches=10,
             batch_size=16,
         )

@@ -221,10 +221,10 @@ OPTIONS = {
 }
 
 
-def make_learner(name, compile):
+def make_learner(name, execution):
     """A learner of one of the algorithms, as its training makes it."""
     algorithm = find(name)
-    config = algorithm.config(**OPTIONS[name], compile=compile)
+    config = algorithm.config(**OPTIONS[name], execution=execution)
     device = torch.device("cpu")
     spaces = Spaces(obs_spec(3), DISCRETE if name in ("ppo", "dqn") else BOX)
     nets = algorithm.networks(config, spaces, device)

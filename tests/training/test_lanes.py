@@ -14,7 +14,7 @@ from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.runs import RunDirectory
 from hotloop.training.lanes import hyper_names, train_lanes
 
-SHORT = {"torch_threads": 1, "compile": "off"}
+SHORT = {"torch_threads": 1, "execution": "eager"}
 ON_POLICY = {"env_id": "CartPole-v1", "num_envs": 4, "num_steps": 32, "total_timesteps": 256}
 OFF_POLICY = {
     "total_timesteps": 160,

@@ -201,6 +201,10 @@ def _refuse_retired(config_class: type, args: list[str]) -> None:
         ConfigError: says what to write instead.
     """
     flags = {arg.partition("=")[0].replace("_", "-") for arg in args}
+    if "--compile" in flags and "compile" not in {field.name for field in fields(config_class)}:
+        raise ConfigError(
+            "`--compile` is gone: write `--execution compile` for on, `--execution eager` for off"
+        )
     retired = flags & {"--anneal-learning-rate", "--no-anneal-learning-rate"}
     if retired and "anneal_learning_rate" not in {field.name for field in fields(config_class)}:
         raise ConfigError(
