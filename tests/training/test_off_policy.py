@@ -884,7 +884,7 @@ def test_bad_values(algorithm, options, message):
 
 
 def test_a_way_of_running_that_is_not_known(tmp_path):
-    with pytest.raises(ConfigError, match="`execution` must be 'auto', 'eager', .* got 'yes'"):
+    with pytest.raises(ConfigError, match=r"`execution` must be 'auto', 'eager', .* got 'yes'"):
         train(dqn, tmp_path, execution="yes")
     assert not (tmp_path / "run").exists()
 
