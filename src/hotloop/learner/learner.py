@@ -191,7 +191,7 @@ class Learner:
         self._executed = dict(executed)
         for one in self.executions:
             if one.choice.may_be_eager and one.name in executed:
-                one.choice = repeat(executed[one.name])
+                one.choice = repeat(executed[one.name], self.device)
 
 
 def choose_device(device: str) -> torch.device:
