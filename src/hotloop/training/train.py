@@ -15,6 +15,7 @@ from hotloop.envs import environment_name
 from hotloop.envs.closing import closed_in_time
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
+from hotloop.learner.graphs import shared_with_others
 from hotloop.learner.threads import FreeThreads, available_threads
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts import Rollout
@@ -246,18 +247,22 @@ class Training:
         for one in learner.executions:
             one.tell = self._reporter.doing
         self._cores.begin()
-        return self._reporter.begin(
+        execution = (
+            learner.executions[0].choice.reason
+            if self._shared is None
+            else learner.choose(num_lanes=self._shared.num_runs).reason
+        )
+        wants_to_stop = self._reporter.begin(
             config,
-            execution=(
-                learner.executions[0].choice.reason
-                if self._shared is None
-                else learner.choose(num_lanes=self._shared.num_runs).reason
-            ),
+            execution=execution,
             resumed=told,
             workers=describe_workers(config, self._options, self._run),
             position=None if resumed is None else resumed.position,
             is_resumed=self._is_resumed,
         )
+        if others := shared_with_others(learner.device):
+            self._reporter.doing(others)
+        return wants_to_stop
 
     def end_iteration(
         self,
