@@ -267,7 +267,7 @@ def build(recording: Recording, tell: Callable[[str], None] = lambda _: None) ->
 
 def traced(
     update: Callable[..., Any], arguments: tuple[Any, ...]
-) -> tuple[Callable[..., tuple[Tensor, ...]], tuple[Tensor, ...]]:
+) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     """Return an update as a graph of its operations, of the tensors of its arguments in order.
 
     Args:
