@@ -156,6 +156,7 @@ class Algorithm(ABC):
         stream: int,
         num_batches: int,
         batch_size: int,
+        overlap: bool = False,
     ) -> Learner:
         """Return what owns the state.
 
@@ -167,6 +168,7 @@ class Algorithm(ABC):
             stream: of random numbers, beside the run's seed.
             num_batches: that the run will learn from, about.
             batch_size: B.
+            overlap: see `Learner`.
 
         Raises:
             ConfigError: the declaration does not fit its configuration or its state.
@@ -195,6 +197,7 @@ class Algorithm(ABC):
             execution=config.execution,
             num_batches=num_batches,
             batch_size=batch_size,
+            overlap=overlap,
         )
 
 
