@@ -389,9 +389,36 @@ def _compiled(
 def _torch_compiled(
     update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
 ) -> Graph:
-    """`torch.compile` as it is documented, whose guards are left out: `Execution` has looked."""
+    """`torch.compile` of the operations that an update makes, for arguments like these alone.
+
+    They are written down first, as for an artefact: Dynamo knows no gradients of one's own under
+    `vmap`. Guards are left out: `Execution` has looked.
+    """
     tell("compiling the update with torch.compile")
-    options: Any = {"guard_filter_fn": lambda guards: [False] * len(guards)}
+    options: Any = {
+        "fullgraph": True,
+        "dynamic": False,
+        "options": {"guard_filter_fn": lambda guards: [False] * len(guards)},
+    }
+    try:
+        graph, inputs = artefacts.traced(update, args)
+    except artefacts.Unpackable:
+        return _whole_compiled(update, args, options)
+    compiled: Any = torch.compile(graph, **options)
+    compiled(*inputs)
+    gives_tuple = isinstance(update(*copy.deepcopy(args)), tuple)
+
+    def run(state: Any, args: tuple[Any, ...], given: list[Tensor]) -> Any:
+        outputs = compiled(*tensors(state).values(), *given)
+        return tuple(outputs) if gives_tuple else outputs[0]
+
+    return run
+
+
+def _whole_compiled(
+    update: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> Graph:
+    """The same of an update that replaces tensors of its state, as Python runs it."""
 
     def whole(*args: Any) -> Any:
         return update(*args)
@@ -399,7 +426,7 @@ def _torch_compiled(
     # What is compiled is counted by code objects, and no more than eight of one are allowed: each
     # update gets one of its own.
     whole.__code__ = whole.__code__.replace(co_name="update")
-    compiled: Any = torch.compile(whole, fullgraph=True, dynamic=False, options=options)
+    compiled: Any = torch.compile(whole, **options)
     compiled(*args)
     return lambda state, args, given: compiled(state, *args)
 
