@@ -136,3 +136,107 @@ def test_the_host_s_transitions(make, num_envs, n_step):
             host.cut(env)
             replay.cut(env)
             assert_same(host, replay)
+
+
+def test_windows_are_those_of_the_twin():
+    """Against dictionaries of copies, with environments in any order and rows that are left out."""
+    fields, rng = fields_of("numbers"), np.random.default_rng(1)
+    replay = DeviceReplay(20, fields, num_envs=3, n_step=3, gamma=0.5)
+    twin = Reference(20, Uniform(), num_envs=3, n_step=3, gamma=0.5)
+    world = World("numbers", 3, seed=2)
+    for _ in range(12):
+        steps = world.steps(2)
+        env, valid = rng.integers(0, 3, 6), rng.random(6) < 0.8
+        replay.extend(**steps, env=env, valid=valid)
+        each = [{name: array[row] for name, array in steps.items()} for row in range(6)]
+        twin.extend(each, envs=env.tolist(), valid=valid.tolist())
+        numbers = np.array(sorted(twin.entries), np.int64)
+        rows = rows_on(replay, numbers)
+        for name in (*NAMES, "discount"):
+            want = [twin.entries[number].fields[name] for number in numbers]
+            np.testing.assert_array_equal(rows[name], want, name)
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+SAMPLERS = {
+    "uniform": {},
+    "distinct": {"sampler": Uniform(replacement=False)},
+    "returns": {
+        "sampler": Proportional(replacement=False),
+        "weight_from": "episode_return",
+    },
+    "to_go": {"sampler": Proportional(), "weight_from": "return_to_go"},
+    "prioritized": {"sampler": Prioritized(beta_samples=50)},
+    "ranks": {"sampler": RankBased()},
+}
+
+
+@pytest.mark.parametrize("count", [0, 3, 9, 40])
+@pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize("make", ["numbers", "stacks", "images"])
+def test_files_go_both_ways(tmp_path, make, num_envs, n_step, count):
+    options = {"num_envs": num_envs, "n_step": n_step, "seed": 3}
+    host, replay = pair(make, **options)
+    world = World(make, num_envs, seed=count)
+    for step in range(2 if count else 0):
+        steps = world.steps(count)
+        host.extend(**steps)
+        replay.extend(**steps)
+        if step == 0:
+            replay.cut(0)
+            host.cut(0)
+    replay.save(tmp_path / "from_device")
+    host.save(tmp_path / "from_host")
+    other_host, other = pair(make, **options)
+    other_host.restore(tmp_path / "from_device")
+    other.restore(tmp_path / "from_host")
+    again = pair(make, **options)[1]
+    again.restore(tmp_path / "from_device")
+    for _ in range(8):
+        for one in (other, again, replay):
+            assert_same(host, one)
+        assert_same(other_host, replay)
+        steps = world.steps(4)
+        for one in (host, other_host, replay, other, again):
+            one.extend(**steps)
+    if len(host) >= 8:  # draws of the host go on where the file says
+        np.testing.assert_array_equal(other_host.sample(8).index, host.sample(8).index)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "uniform"])
+def test_weights_go_both_ways(tmp_path, name, n_step):
+    host, replay = pair("numbers", num_envs=2, n_step=n_step, seed=3, **SAMPLERS[name])
+    world = World("numbers", 2, seed=1)
+    changes = "priorities" if host.sampler.has_importance else None
+
+    def step(*buffers):
+        steps, priorities = world.steps(9), world.rng.random(8)
+        for one in buffers:
+            one.extend(**steps)
+        for one in buffers:
+            drawn = one.sample(8).index if isinstance(one, ReplayBuffer) else one.draw(1, 8).index
+            if changes and isinstance(one, ReplayBuffer):
+                one.update_weights(drawn, priorities)
+            elif changes:
+                one.update_weights(drawn, torch.from_numpy(priorities))
+                one.settle()
+            found.append(drawn.reshape(-1).copy())
+        for other in found[1:]:
+            np.testing.assert_array_equal(other, found[0])
+        found.clear()
+
+    found = []
+    for _ in range(9):
+        step(host, replay)
+    replay.save(tmp_path / "from_device")
+    host.save(tmp_path / "from_host")
+    other_host, other = pair("numbers", num_envs=2, n_step=n_step, seed=4, **SAMPLERS[name])
+    other_host.restore(tmp_path / "from_device")
+    other.restore(tmp_path / "from_host")
+    for _ in range(9):
+        step(host, replay, other_host, other)
+        assert_same(host, other)
+        assert_same(other_host, replay)

@@ -48,11 +48,13 @@ class Drawn(NamedTuple):
     Attributes:
         uniform: float64, (K, B), in [0, 1); or None.
         number: int64, (K, B), on the device; or None.
+        index: the same on the host.
         importance: float32, (K, B), importance weights; or None.
     """
 
     uniform: Tensor | None = None
     number: Tensor | None = None
+    index: Array | None = None
     importance: Tensor | None = None
 
 
@@ -207,14 +209,14 @@ class DeviceReplay:
             if closed is not None:
                 self.store_rows(closed)
 
-    def update_weights(self, number: ArrayLike, weight: Tensor) -> None:
+    def update_weights(self, index: Array, weight: Tensor) -> None:
         """Give transitions new priorities, once the device has come so far: see `settle`.
 
         Args:
-            number: int, (K, B), their numbers.
+            index: int64, (K, B), their numbers, as `Drawn.index` has them.
             weight: float32, (K, B), on the device.
         """
-        self._priorities.append((np.array(number).reshape(-1), self._downloads.take(weight)))
+        self._priorities.append((index.reshape(-1), self._downloads.take(weight)))
 
     def settle(self) -> None:
         """Write the priorities that `update_weights` was given since the last call.
@@ -223,9 +225,9 @@ class DeviceReplay:
             ReplayError: one is NaN or infinite.
         """
         waiting, self._priorities = self._priorities, []
-        for number, taken in waiting:
+        for index, taken in waiting:
             assert self.index is not None
-            self.index.update_weights(number, self._downloads.read(taken).reshape(-1))
+            self.index.update_weights(index, self._downloads.read(taken).reshape(-1))
 
     # Reading.
 
@@ -252,6 +254,7 @@ class DeviceReplay:
         with self._uploads:
             return Drawn(
                 number=self._sent("number", number),
+                index=number,
                 importance=self._sent("importance", importance) if has_importance else None,
             )
 
