@@ -81,6 +81,7 @@ class DeviceReplay:
 
     Attributes:
         stored: the tensors, always the same ones.
+        uploads: what brings arrays to the device.
         num_added: how many transitions it has ever held.
         random: the generator of the uniform draws, on the device.
 
@@ -138,7 +139,7 @@ class DeviceReplay:
         self.words: Array | None = None  # the random state of a buffer that this one goes on from
         self._first_frame = np.zeros(capacity if self.frames is not None else 0, np.int64)
         self._num_envs = num_envs
-        self._uploads, self._downloads = Uploads(self.device), Downloads(self.device)
+        self.uploads, self._downloads = Uploads(self.device), Downloads(self.device)
         self._priorities: list[tuple[Array, Any]] = []
         self.random = torch.Generator(self.device)
         self.random.seed() if seed is None else self.random.manual_seed(seed)
@@ -251,7 +252,7 @@ class DeviceReplay:
             number[k] = batch.index
             if has_importance:
                 importance[k] = batch.importance
-        with self._uploads:
+        with self.uploads:
             return Drawn(
                 number=self._sent("number", number),
                 index=number,
@@ -346,14 +347,14 @@ class DeviceReplay:
         Raises:
             ReplayError: of the frames of a window some are no longer there.
         """
-        with self._uploads:
+        with self.uploads:
             if self.frames is not None:
                 rows = self._with_places(rows)
             for first in range(0, len(rows["reward"]), self.capacity):
                 part = slice(first, first + self.capacity)
                 self._append({name: array[part] for name, array in rows.items()}, first)
             oldest = self.num_added - self._size
-            self._uploads.put("counts", self.stored.counts, np.array([oldest, self._size]))
+            self.uploads.put("counts", self.stored.counts, np.array([oldest, self._size]))
 
     def _append(self, rows: Mapping[str, Array], first: int) -> None:
         """Write rows to the ring, no more than it has."""
@@ -366,7 +367,7 @@ class DeviceReplay:
         for source, target in _ring_parts(self.num_added, count, self.capacity):
             for name, tensor in targets.items():
                 key = f"{name} {first + source.start}"
-                self._uploads.put(key, tensor[target], rows[name][source])
+                self.uploads.put(key, tensor[target], rows[name][source])
             for name, array in self.flags.items():
                 array[target] = rows[name][source]
             if self.frames is not None:
@@ -392,7 +393,7 @@ class DeviceReplay:
         if fresh[dropped:]:
             new = np.stack(fresh[dropped:])
             for source, target in _ring_parts(number + dropped, len(new), frames.size):
-                self._uploads.put(f"frames {source.start}", stored.frames[target], new[source])
+                self.uploads.put(f"frames {source.start}", stored.frames[target], new[source])
         both = np.stack([rows["obs"], rows["next_obs"]], 1)
         first = both.reshape(len(both), -1).min(1) if len(both) else np.zeros(0, np.int64)
         if len(first) and first.min() < frames.total - frames.margin:
@@ -420,7 +421,7 @@ class DeviceReplay:
         """Return an array's copy on the device."""
         like = torch.from_numpy(array)
         there = torch.empty(like.shape, dtype=like.dtype, device=self.device)
-        self._uploads.put(name, there, array)
+        self.uploads.put(name, there, array)
         return there
 
     def _checked(

@@ -194,7 +194,7 @@ class Uploads:
             target: the tensor, or a part of one.
             array: of its dtype.
         """
-        source = torch.from_numpy(np.ascontiguousarray(array))
+        source = torch.from_numpy(np.ascontiguousarray(array)).view(target.shape)
         if self._is_staged:
             stage = self._stages[self._turn]
             if name not in stage or stage[name].numel() < source.numel():

@@ -1,0 +1,390 @@
+"""Replay on a device: a launch draws, gathers and learns from K batches as one function.
+
+A launch is a function of tensors alone, run as any update is: eager, compiled, or as a graph of a
+GPU. The state, the hyper-parameters and the transitions are bound to it; the random numbers are
+drawn before, all at once, and handed in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotloop.errors import ConfigError
+from hotloop.learner import Learner, UpdateRule
+from hotloop.learner.execution import Execution
+from hotloop.ops.schedules import as_schedule
+from hotloop.policies import ObsScale
+from hotloop.replay.adapters import describe
+from hotloop.replay.device_buffer import DeviceReplay, Drawn, free_bytes, needed_bytes
+from hotloop.replay.storage.device import Stored, numbers_of, rows_of
+from hotloop.rollouts import Environments
+from hotloop.training.replay import Batch
+from hotloop.types import Array, Fragment
+
+_RANDOM = "replay_random"
+# What 'auto' leaves free on a device, for networks and their work.
+_SHARE = 0.8
+
+# How often each update is made with each batch of a launch: a number for each rule, for each of the
+# K batches.
+Pattern = tuple[tuple[int, ...], ...]
+
+
+class ReplayOnDevice:
+    """The buffer of a run, in tensors where it learns.
+
+    Args:
+        config: the run's.
+        envs: whose transitions it holds.
+        device: where networks are updated.
+
+    Attributes:
+        buffer: the transitions.
+        by_priority: whether it draws by TD error.
+        max_drawn: batches that are drawn in one call.
+
+    Raises:
+        ConfigError: the device has no room for it, or what it is to draw can't be drawn there.
+    """
+
+    def __init__(self, config: Any, envs: Environments, device: torch.device) -> None:
+        is_plain = config.replay == "uniform" and config.replay_replacement is not False
+        weight_from = None
+        if config.replay == "proportional":
+            weight_from = config.replay_weight_from or "episode_return"
+        found = describe(envs)
+        self.buffer = DeviceReplay(
+            config.buffer_size,
+            found.fields,
+            device=device,
+            sampler=None if is_plain else config.sampler(),
+            seed=config.seed,
+            num_envs=found.num_envs,
+            n_step=config.n_step,
+            gamma=as_schedule(config.gamma)(0.0),
+            weight_from=weight_from,
+            frame_stacks=found.frame_stacks,
+        )
+        self.by_priority = config.replay in ("prioritized", "rank")
+        self.max_drawn = config.updates_per_launch
+        self._is_kept = config.save_replay
+        self._batch_size = config.batch_size
+        self._num_envs = envs.num_envs
+        self._clip_reward = config.clip_reward
+        self._scale: dict[str, Tensor] = {}
+
+    def store(self, fragment: Fragment) -> None:
+        """Add a fragment's transitions, once the priorities of the last round are written."""
+        self.buffer.settle()
+        flat = {
+            name: getattr(fragment, name).reshape(-1, *getattr(fragment, name).shape[2:])
+            for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+        }
+        if self._clip_reward is not None:  # a copy: the fragment's are what is reported
+            flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
+        first = fragment.first_env
+        for env in fragment.restarted_envs:
+            self.cut(first + env)
+        env = None
+        if fragment.num_envs != self._num_envs:
+            env = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
+        valid = fragment.valid.reshape(-1)
+        self.buffer.extend(**flat, env=env, valid=None if valid.all() else valid)
+
+    def cut(self, env: int | None = None) -> None:
+        """Have what comes next of an environment, or of all, follow on nothing."""
+        self.buffer.cut(env)
+
+    def draw_numbers(self, count: int) -> Drawn:
+        """Draw what `count` batches are gathered by."""
+        return self.buffer.draw(count, self._batch_size)
+
+    def draw(self, count: int, scale: ObsScale | None = None) -> tuple[list[Batch], Any]:
+        """Draw `count` batches and gather them, as `Replay.draw` does.
+
+        Returns:
+            The batches, and the numbers of their transitions, (count · B,), on the device, or on
+            the host where they were drawn there.
+        """
+        drawn = self.draw_numbers(count)
+        number = self.buffer.numbers(drawn)
+        batches = [
+            self.batch(self.buffer.stored, number[k], _row(drawn.importance, k), self.sent(scale))
+            for k in range(count)
+        ]
+        return batches, (number if drawn.index is None else drawn.index).reshape(-1)
+
+    def sent(self, scale: ObsScale | None) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return a scale's mean, deviation and bound on the device, always in the same tensors."""
+        if scale is None:
+            return None
+        values = {"mean": scale.mean, "std": scale.std, "clip": np.float32(scale.clip)}
+        with self.buffer.uploads as uploads:
+            for name, value in values.items():
+                array = np.asarray(value)
+                if name not in self._scale:
+                    there = torch.empty(array.shape, device=self.buffer.device)
+                    self._scale[name] = there
+                uploads.put(name, self._scale[name], array)
+        return self._scale["mean"], self._scale["std"], self._scale["clip"]
+
+    def batch(
+        self,
+        stored: Stored,
+        number: Tensor,
+        importance: Tensor | None,
+        scale: tuple[Tensor, ...] | None,
+    ) -> Batch:
+        """Gather a batch: a function of tensors alone.
+
+        Args:
+            stored: the transitions.
+            number: int64, (B,).
+            importance: float32, (B,); None: 1.
+            scale: what observations become, `sent` gave it; None: they stay as they are.
+        """
+        rows = rows_of(stored, number, self.buffer.obs_shape)
+        obs, next_obs = rows.obs, rows.next_obs
+        if scale is not None:
+            mean, std, clip = scale
+            obs, next_obs = (
+                torch.clamp((x.to(torch.float32) - mean) / std, -clip, clip)
+                for x in (obs, next_obs)
+            )
+        weight = torch.ones_like(rows.reward) if importance is None else importance
+        return Batch(obs, rows.action, rows.reward, next_obs, rows.discount, weight)
+
+    def update_priorities(self, index: Any, td_error: Tensor) -> None:
+        """Give transitions that were learned from their new priorities, a round later."""
+        self.buffer.update_weights(np.asarray(index), td_error)
+
+    def kept(self, index: Any) -> dict[str, Array]:
+        """Return those of some transitions that are still there, by field."""
+        number = index.cpu().numpy() if isinstance(index, Tensor) else index
+        oldest = self.buffer.num_added - len(self.buffer)
+        return self.buffer.get(number[number >= oldest])
+
+    def to_arrays(self) -> dict[str, Array]:
+        """For a checkpoint that the buffer is kept with."""
+        return {_RANDOM: self.buffer.random.get_state().numpy()} if self._is_kept else {}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """The inverse of `to_arrays`; of a run whose replay was elsewhere there is nothing."""
+        state = arrays.get(_RANDOM)
+        if state is not None and state.shape == tuple(self.buffer.random.get_state().shape):
+            self.buffer.random.set_state(torch.from_numpy(state.copy()))
+
+
+class Launches:
+    """Updates that are made as launches.
+
+    K batches make a launch, and what is left of those that are due is made one by one. Which delayed
+    updates a launch makes is settled before: each such pattern is a function of its own, without a
+    branch. K is a multiple of their periods, so launches that follow each other have one pattern.
+
+    Args:
+        learner: makes the updates.
+        replay: what they learn from.
+        most: K.
+
+    Raises:
+        ConfigError: K is no multiple of the period of a delayed update.
+    """
+
+    def __init__(self, learner: Learner, replay: ReplayOnDevice, most: int) -> None:
+        self._learner, self._replay, self._most = learner, replay, most
+        period = math.lcm(*(rule.every for rule, _ in learner.rules))
+        if most > 1 and most % period:
+            told = ", ".join(f"the {x.name}, every {x.every}" for x, _ in learner.rules)
+            raise ConfigError(
+                f"`updates_per_launch` must be a multiple of {period}, so that each launch has "
+                f"the same updates ({told}), got {most}: take {_near(most, period)}"
+            )
+        self._bound = (learner.state, learner.hyper.tensors, replay.buffer.stored)
+        self._rules: dict[tuple[int, int], UpdateRule] = {}
+        self._launches: dict[Pattern, Execution] = {}
+        for count in sorted({most, 1}, reverse=True):
+            for number in range(period):
+                self._execution(self._pattern(number, count))
+        learner.executions = list(self._launches.values())
+
+    def counts(self, due: int) -> Iterator[int]:
+        """Yield how many updates each launch makes of those that are due."""
+        while due > 0:
+            count = self._most if due >= self._most else 1
+            yield count
+            due -= count
+
+    def make(self, count: int, scale: ObsScale | None) -> tuple[Any, Tensor | None]:
+        """Make one launch, and keep what its updates say.
+
+        Args:
+            count: K, as `counts` gave it.
+            scale: what observations become; None: they stay as they are.
+
+        Returns:
+            The numbers of the transitions, int64, (K, B), on the device or, where they were drawn
+            there, on the host; and |TD error|, (K, B), or None.
+
+        Raises:
+            ConfigError: an update does not keep the contract, or can't be compiled.
+        """
+        learner, replay = self._learner, self._replay
+        pattern = self._pattern(learner.num_updates, count)
+        drawn = replay.draw_numbers(count)
+        random = (drawn.uniform, drawn.number, drawn.importance)
+        noise = self._noise(pattern)
+        sent = replay.sent(scale)
+        if not all(update.names for _, update in learner.rules):
+            self._check(drawn, sent)
+        result = list(self._execution(pattern)(self._bound, random, noise, sent))
+        number = result.pop(0) if drawn.index is None else drawn.index
+        for k, (rule, update) in enumerate(learner.rules):
+            if any(times[k] for times in pattern):
+                rows = iter(result.pop(0))
+                for place, times in enumerate(pattern, 1):
+                    for _ in range(times[k]):
+                        made = learner.num_updates + place
+                        learner.metrics.add(rule.name, update.names, next(rows), made)
+        learner.num_updates += count
+        return number, result[0] if result else None
+
+    def _pattern(self, num_updates: int, count: int) -> Pattern:
+        """How often each update is made with the batches after so many others."""
+        rules = [rule for rule, _ in self._learner.rules]
+        made = range(num_updates + 1, num_updates + count + 1)
+        return tuple(
+            tuple(0 if number % rule.every else rule.times for rule in rules) for number in made
+        )
+
+    def _execution(self, pattern: Pattern) -> Execution:
+        if pattern not in self._launches:
+            totals = [sum(times) for times in zip(*pattern, strict=True)]
+            told = ", ".join(
+                f"{total} × {rule.name}"
+                for total, (rule, _) in zip(totals, self._learner.rules, strict=True)
+                if total
+            )
+            name = f"launch of {len(pattern)} ({told})"
+            launch = partial(self._launch, pattern)
+            self._launches[pattern] = Execution(launch, self._learner.choose(), name)
+        return self._launches[pattern]
+
+    def _noise(self, pattern: Pattern) -> tuple[Tensor | None, ...]:
+        """Draw all noise of a launch: for each shape that a rule asks for, (times, *shape)."""
+        return tuple(
+            self._learner.draw(self._drawing(shape, count))
+            for shape, count in self._noise_counts(pattern).items()
+        )
+
+    def _noise_counts(self, pattern: Pattern) -> dict[tuple[int, ...], int]:
+        counts: dict[tuple[int, ...], int] = {}
+        for k, (rule, _) in enumerate(self._learner.rules):
+            if rule.noise_shape is not None:
+                times = sum(each[k] for each in pattern)
+                counts[rule.noise_shape] = counts.get(rule.noise_shape, 0) + times
+        return {shape: count for shape, count in counts.items() if count}
+
+    def _drawing(self, shape: tuple[int, ...], count: int) -> UpdateRule:
+        """A rule that is never made: it asks the learner for noise of a launch."""
+        rule = self._learner.rules[0][0]
+        return dataclasses.replace(rule, noise_shape=(count, *shape))
+
+    def _launch(
+        self,
+        pattern: Pattern,
+        bound: tuple[Any, Any, Stored],
+        random: tuple[Tensor | None, Tensor | None, Tensor | None],
+        noise: tuple[Tensor, ...],
+        scale: tuple[Tensor, ...] | None,
+    ) -> tuple[Tensor, ...]:
+        """Gather K batches and make the updates that are due with each.
+
+        Returns:
+            The numbers, int64, (K, B), where they were drawn by uniform numbers; for each update
+            that was made its metrics, float32, (times, M); |TD error|, (K, B), where there is one.
+        """
+        state, hyper, stored = bound
+        uniform, number, importance = random
+        given: list[Tensor] = []
+        if uniform is not None:
+            number = numbers_of(stored.counts, uniform)
+            given.append(number)
+        assert number is not None
+        following = {
+            shape: iter(one) for shape, one in zip(self._noise_counts(pattern), noise, strict=True)
+        }
+        rows: list[list[Tensor]] = [[] for _ in self._learner.rules]
+        errors: list[Tensor] = []
+        for place, times in enumerate(pattern):
+            batch = self._replay.batch(stored, number[place], _row(importance, place), scale)
+            error = None
+            for k, (rule, update) in enumerate(self._learner.rules):
+                for _ in range(times[k]):
+                    shape = rule.noise_shape
+                    one = None if shape is None else next(following[shape])
+                    result = update.packed((state, hyper), batch, one)
+                    row, more = result if isinstance(result, tuple) else (result, None)
+                    rows[k].append(row)
+                    error = more if error is None else error
+            if error is not None:
+                errors.append(error)
+        given += [torch.stack(each) for each in rows if each]
+        return (*given, torch.stack(errors)) if errors else tuple(given)
+
+    def _check(self, drawn: Drawn, scale: tuple[Tensor, ...] | None) -> None:
+        """Hold each update against its contract, with the first batch."""
+        replay, learner = self._replay, self._learner
+        number = replay.buffer.numbers(drawn)[0]
+        batch = replay.batch(replay.buffer.stored, number, _row(drawn.importance, 0), scale)
+        for rule, update in learner.rules:
+            shape = rule.noise_shape
+            noise = None if shape is None else torch.zeros(shape, device=learner.device)
+            update.check(batch, noise)
+
+
+def is_on_device(config: Any, envs: Environments, device: torch.device) -> bool:
+    """Whether the replay of a run lies where networks are updated.
+
+    Raises:
+        ConfigError: it is to make launches, and `replay_device` 'auto' has chosen the host.
+    """
+    chosen = config.replay_device == "device" or (
+        config.replay_device == "auto"
+        and device.type != "cpu"
+        and not config.needs_host_replay
+        and _fits(config, envs, device)
+    )
+    if config.updates_per_launch > 1 and not chosen:
+        raise ConfigError(
+            "`updates_per_launch` is of a replay on the device, and `replay_device` "
+            f"'{config.replay_device}' keeps it on the host: choose 'device', which says what is "
+            "in the way, or leave `updates_per_launch` out"
+        )
+    return chosen
+
+
+def _fits(config: Any, envs: Environments, device: torch.device) -> bool:
+    found, free = describe(envs), free_bytes(device)
+    is_drawn_there = not found.frame_stacks or config.replay == "uniform"
+    size = needed_bytes(
+        config.buffer_size, found.fields, found.num_envs, config.n_step, found.frame_stacks
+    )
+    return is_drawn_there and (free is None or size <= _SHARE * free)
+
+
+def _row(tensor: Tensor | None, k: int) -> Tensor | None:
+    return None if tensor is None else tensor[k]
+
+
+def _near(number: int, period: int) -> int:
+    """The multiple of a period that is nearest to a number, from the period on."""
+    return max(1, round(number / period)) * period
