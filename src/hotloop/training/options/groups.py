@@ -386,7 +386,8 @@ class ReplayOptions(Options):
             what = "`n_step` 1" if self.n_step > 1 else "`schedule` 'barrier'"
             raise ConfigError(f"`hindsight` needs {what}: leave one of them out")
         self._check_device_replay()
-        self.sampler()
+        if self.replay != "uniform":  # which has nothing to be refused, and may do without Numba
+            self.sampler()
         is_async = self.schedule == "async"
         steps = self.train_frequency
         if is_async:
