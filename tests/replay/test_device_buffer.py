@@ -1,11 +1,14 @@
 """The replay on a device: the host's transitions under the host's numbers, in tensors."""
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
+from hotloop.errors import CheckpointError, ConfigError, ReplayError, ShapeError
 from hotloop.replay import (
     DeviceReplay,
     Prioritized,
@@ -13,8 +16,9 @@ from hotloop.replay import (
     RankBased,
     ReplayBuffer,
     Uniform,
+    device_buffer,
 )
-from hotloop.replay.storage import device
+from hotloop.replay.storage import device, device_frames
 from tests.reference.replay import Replay as Reference
 
 NAMES = ("obs", "action", "reward", "next_obs")
@@ -215,7 +219,7 @@ def test_weights_go_both_ways(tmp_path, name, n_step):
         for one in buffers:
             one.extend(**steps)
         for one in buffers:
-            drawn = one.sample(8).index if isinstance(one, ReplayBuffer) else one.draw(1, 8).index
+            drawn = one.sample(8).index if isinstance(one, ReplayBuffer) else one.draw(1, 8).on_host
             if changes and isinstance(one, ReplayBuffer):
                 one.update_weights(drawn, priorities)
             elif changes:
@@ -238,3 +242,323 @@ def test_weights_go_both_ways(tmp_path, name, n_step):
         step(host, replay, other_host, other)
         assert_same(host, other)
         assert_same(other_host, replay)
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+def test_frames_of_stacks_are_there_once():
+    """Of an episode of five steps: the first one, and one for each step that follows."""
+    replay = pair("stacks")[1]
+    world = World("stacks", 1, seed=0, end=0.0)
+    replay.extend(**world.steps(5))
+    assert replay.frames.total == 6
+    obs, _ = MAKES["stacks"][:2]
+    each = int(np.prod(obs[0][1:]))
+    size = device_buffer.needed_bytes(50, fields_of("stacks"), 1, 1, ("obs",))
+    assert size == 50 * (8 + 8 + 2 * 4 * 8) + replay.frames.size * each
+    assert sum(x.nbytes for x in _tensors(replay)) == size + 16  # the two counts
+
+
+def test_images_are_shared_with_the_next_step():
+    replay = pair("images", num_envs=2)[1]
+    replay.extend(**World("images", 2, seed=0, end=0.0).steps(5))
+    assert replay.frames.total == 2 * 6
+
+
+def _tensors(replay):
+    stored = replay.stored
+    each = (getattr(stored, name) for name in stored.__slots__)
+    return [x for x in each if x is not None]
+
+
+@pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (2, 3)])
+def test_what_has_lost_its_frames_is_forgotten(monkeypatch, tmp_path, num_envs, n_step):
+    """Short episodes need more frames than there is room for: the oldest transitions go."""
+    margin = 16 * num_envs * n_step
+    monkeypatch.setattr(device_frames, "room", lambda *args: (60 + margin, margin))
+    options = {"num_envs": num_envs, "n_step": n_step, "seed": 0}
+    host, replay = pair("images", **options)
+    world, sizes = World("images", num_envs, seed=3, end=0.9), []
+    for _ in range(120):
+        steps = world.steps(1)
+        host.extend(**steps)
+        replay.extend(**steps)
+        sizes.append(len(replay))
+        number = live(host)[-len(replay) :] if len(replay) else []
+        rows = rows_on(replay, np.array(number, np.int64))
+        if len(number):
+            batch = host.get(number)
+            for name in NAMES:
+                np.testing.assert_array_equal(rows[name], batch[name], name)
+    assert len(host) == 50
+    assert 20 <= sizes[-1] < 50
+    drawn = replay.draw(50, 40)
+    numbers = replay.numbers(drawn)
+    assert numbers.min() == host.num_added - sizes[-1]
+    # In a file the oldest that is whole stands for those before.
+    replay.save(tmp_path / "file")
+    other = pair("images", **options)[0]
+    other.restore(tmp_path / "file")
+    assert len(other) == 50
+    oldest, whole = host.num_added - sizes[-1], live(host)
+    want = host.get(np.maximum(whole, oldest))
+    got = other.get(whole)
+    for name in NAMES:
+        np.testing.assert_array_equal(got[name], want[name], name)
+
+
+def test_a_window_that_waits_too_long():
+    replay = pair("images", num_envs=2, n_step=3)[1]
+    replay.frames.margin = 20
+    world = World("images", 2, seed=3, end=0.0)
+    replay.extend(**world.steps(2))
+    alone = World("images", 1, seed=3, end=0.0)
+    for _ in range(30):
+        replay.extend(**alone.steps(1), env=[0])
+    with pytest.raises(ReplayError, match="environments must step about as often as each other"):
+        replay.extend(**world.steps(1))
+
+
+# --- draws ----------------------------------------------------------------------------------------
+
+
+def test_uniform_numbers_reach_every_transition_and_no_other():
+    """The greatest number below 1, and sizes up to 2^31."""
+    below_1 = 1 - 2.0**-53
+    for size in (1, 2, 3, 1000, 2**24 + 1, 2**31 - 1, 2**31):
+        counts = torch.tensor([5, size])
+        uniform = torch.tensor([0.0, below_1, 0.5], dtype=torch.float64)
+        assert device.numbers_of(counts, uniform).tolist() == [5, 5 + size - 1, 5 + size // 2]
+
+
+def test_draws_are_uniform_among_what_is_live():
+    replay = pair("numbers", capacity=20, seed=0)[1]
+    replay.extend(**World("numbers", 1, seed=0).steps(33))
+    numbers = replay.numbers(replay.draw(100, 200)).numpy()
+    found, counts = np.unique(numbers, return_counts=True)
+    assert found.tolist() == list(range(13, 33))
+    # 1,000 each; 5 standard deviations of a binomial.
+    assert (abs(counts - 1000) < 5 * np.sqrt(1000 * 0.95)).all()
+
+
+def test_one_seed_draws_the_same():
+    first, second, other = (pair("numbers", seed=seed)[1] for seed in (1, 1, 2))
+    for one in (first, second, other):
+        one.extend(**World("numbers", 1, seed=0).steps(30))
+    numbers = [one.numbers(one.draw(3, 8)) for one in (first, second, other)]
+    assert torch.equal(numbers[0], numbers[1])
+    assert not torch.equal(numbers[0], numbers[2])
+
+
+def test_priorities_are_written_a_round_later():
+    replay = pair("numbers", sampler=Prioritized(), seed=0)[1]
+    replay.extend(**World("numbers", 1, seed=0).steps(4))
+    before = replay.index.sample(4).probability.copy()
+    index = np.array([[0, 1], [2, 3]])
+    replay.update_weights(index, torch.tensor([[9.0, 0.0], [0.0, 0.0]]))
+    np.testing.assert_array_equal(replay.index.sample(4).probability, before)
+    replay.settle()
+    assert (replay.index.sample(64).index == 0).mean() > 0.9
+
+
+# --- on the way to a GPU and back -----------------------------------------------------------------
+
+
+class Event:
+    """A mark that stands for the time until a copy was made: what was written since is wrong."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def record(self):
+        self.log.append(("record", id(self)))
+
+    def synchronize(self):
+        self.log.append(("synchronize", id(self)))
+
+
+@pytest.fixture
+def staged(monkeypatch):
+    """Uploads and downloads as to a GPU, with memory that is not pinned; what they do."""
+    log = []
+
+    def pinned(shape, dtype):
+        log.append(("pinned", tuple(shape)))
+        return torch.empty(shape, dtype=dtype)
+
+    monkeypatch.setattr(device, "pinned", pinned)
+    monkeypatch.setattr(device, "new_event", lambda: Event(log))
+    return log
+
+
+def test_what_is_uploaded_waits_for_what_was_uploaded_the_time_before_last(staged):
+    uploads = device.Uploads(torch.device("meta"))
+    target = torch.zeros(3)
+    for value in range(4):
+        with uploads:
+            uploads.put("x", target, np.full(3, value, np.float32))
+        assert target.tolist() == [value] * 3
+    kinds = [kind for kind, _ in staged]
+    assert kinds == ["pinned", "record", "pinned", "record", *2 * ["synchronize", "record"]]
+    events = [event for kind, event in staged if kind != "pinned"]
+    assert events[0] == events[2] == events[3]
+    assert events[1] == events[4] == events[5]
+    assert events[0] != events[1]
+
+
+def test_a_larger_array_gets_more_memory(staged):
+    uploads, target = device.Uploads(torch.device("meta")), torch.zeros(9)
+    for size in (2, 2, 9, 9, 4, 4):
+        with uploads:
+            uploads.put("x", target[:size], np.arange(size, dtype=np.float32))
+        assert target[:size].tolist() == list(range(size))
+    assert [shape for kind, shape in staged if kind == "pinned"] == [(2,), (2,), (9,), (9,)]
+
+
+def test_what_is_downloaded_is_read_once_it_is_there(staged):
+    downloads = device.Downloads(torch.device("meta"))
+    first = downloads.take(torch.tensor([1.0, 2.0]))
+    second = downloads.take(torch.tensor([3.0, 4.0]))
+    assert [kind for kind, _ in staged] == ["pinned", "record", "pinned", "record"]
+    assert downloads.read(first).tolist() == [1.0, 2.0]
+    assert staged[-1] == ("synchronize", staged[1][1])
+    third = downloads.take(torch.tensor([5.0, 6.0]))  # where the first one was
+    assert [kind for kind, _ in staged].count("pinned") == 2
+    assert downloads.read(second).tolist() == [3.0, 4.0]
+    assert downloads.read(third).tolist() == [5.0, 6.0]
+
+
+def test_a_buffer_that_is_staged_holds_the_same(staged, monkeypatch):
+    host, replay = pair("stacks", num_envs=2, n_step=2, seed=0)
+    replay.uploads._is_staged = True
+    world = World("stacks", 2, seed=0)
+    for count in (1, 5, 2, 40, 3):
+        steps = world.steps(count)
+        host.extend(**steps)
+        replay.extend(**steps)
+        assert_same(host, replay)
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reward": None}, "a transition has `obs`, .*, got obs, action, next_obs"),
+        ({"obs": np.zeros((4, 2), "f")}, r"`obs` must be float32, shape \(4, 3\), got float32 \(4"),
+        ({"action": np.zeros((4, 2), "c8")}, "`action` must be float32, .*, got complex64"),
+        ({"env": np.zeros(3, int)}, r"`env` must have shape \(4,\), got \(3,\)"),
+        ({"env": np.array([0, 1, 2, 0])}, "`env` must be from 0 to 1, got 2: say `num_envs`"),
+    ],
+)
+def test_transitions_that_do_not_fit(change, message):
+    replay = pair("numbers", num_envs=2)[1]
+    steps = {**World("numbers", 2, seed=0).steps(2), **change}
+    with pytest.raises((ShapeError, ReplayError), match=message):
+        replay.extend(**{name: x for name, x in steps.items() if x is not None})
+    assert replay.num_added == 0
+
+
+def test_an_odd_number_of_transitions():
+    replay = pair("numbers", num_envs=2)[1]
+    with pytest.raises(ShapeError, match="3 transitions are not a multiple of 2 environments"):
+        replay.extend(**World("numbers", 1, seed=0).steps(3))
+
+
+def test_what_is_not_there():
+    replay = pair("numbers", capacity=5)[1]
+    with pytest.raises(ReplayError, match="the buffer is empty: add transitions before"):
+        replay.draw(1, 2)
+    with pytest.raises(ReplayError, match="`env` must be from 0 to 0, got 1"):
+        replay.cut(1)
+    replay.extend(**World("numbers", 1, seed=0).steps(7))
+    for number in (1, 7):
+        with pytest.raises(ReplayError, match=f"no transition {number}: they go from 2 to 6"):
+            replay.get([3, number])
+
+
+def test_a_reward_that_can_t_be_a_weight_changes_nothing():
+    replay = pair("numbers", **SAMPLERS["returns"])[1]
+    steps = World("numbers", 1, seed=0).steps(3)
+    steps["reward"][1] = np.nan
+    with pytest.raises(ReplayError, match="`reward` must be a finite number"):
+        replay.extend(**steps)
+    assert (replay.num_added, len(replay), replay.index.num_added) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"next_obs": ((4,), np.float32)}, "of which `obs` and `next_obs` are alike"),
+        ({"memory": ((4,), np.float32)}, "got obs, .*, memory: keep other fields in a `Replay"),
+        ({"reward": ((), np.float64)}, r"field `reward` must be \(\(\), np.float32\)"),
+        ({"action": ((400,), np.float32)}, "an action may take 1,024 bytes on a device"),
+    ],
+)
+def test_fields_that_no_device_holds(change, message):
+    with pytest.raises(ConfigError, match=message):
+        DeviceReplay(10, {**fields_of("numbers"), **change})
+
+
+def test_images_are_drawn_uniformly():
+    with pytest.raises(ConfigError, match="a replay of images on the device draws uniformly, got"):
+        pair("images", sampler=Prioritized())
+
+
+def test_too_little_memory(monkeypatch):
+    monkeypatch.setattr(device_buffer, "available_memory", lambda: 2**20)
+    what = "takes 38 MiB, and 1.0 MiB are free: lower `buffer_size`, or keep it on the host"
+    with pytest.raises(ConfigError, match=what):
+        DeviceReplay(10**6, fields_of("numbers"))
+
+
+def test_a_file_of_another_buffer(tmp_path):
+    replay, other = pair("numbers", capacity=5)[1], pair("numbers", capacity=6)[1]
+    replay.extend(**World("numbers", 1, seed=0).steps(4))
+    other.extend(**World("numbers", 1, seed=1).steps(3))
+    replay.save(tmp_path / "file")
+    with pytest.raises(CheckpointError, match="is of a buffer with other settings"):
+        other.restore(tmp_path / "file")
+    assert len(other) == 3
+    with pytest.raises(CheckpointError, match="there is no "):
+        other.restore(tmp_path / "nothing")
+
+
+def test_numba_is_not_needed():
+    source = (
+        "import sys\n"
+        "sys.modules['numba'] = None\n"
+        "import numpy as np\n"
+        "from hotloop.replay import DeviceReplay\n"
+        "one, flag = ((), np.float32), ((), np.bool_)\n"
+        "fields = {'obs': one, 'action': one, 'reward': one, 'next_obs': one}\n"
+        "replay = DeviceReplay(9, {**fields, 'terminated': flag, 'truncated': flag}, n_step=2)\n"
+        "x, no = np.arange(4.0, dtype='f'), np.zeros(4, bool)\n"
+        "replay.extend(obs=x, action=x, reward=x, next_obs=x, terminated=no, truncated=no)\n"
+        "print(len(replay), replay.numbers(replay.draw(2, 5)).shape)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "3 torch.Size([2, 5])"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("make", list(MAKES))
+def test_on_a_gpu(make):
+    options = {"num_envs": 2, "n_step": 2, "seed": 0}
+    host = pair(make, **options)[0]
+    stacks = MAKES[make][2]
+    replay = DeviceReplay(50, fields_of(make), device="cuda", frame_stacks=stacks, **options)
+    world = World(make, 2, seed=0)
+    for count in (1, 5, 2, 40, 3):
+        steps = world.steps(count)
+        host.extend(**steps)
+        replay.extend(**steps)
+        batch, found = host.get(live(host)), replay.get(live(host))
+        for name in (*NAMES, "terminated", "truncated"):
+            np.testing.assert_array_equal(found[name], batch[name], name)
+    numbers = replay.numbers(replay.draw(100, 200)).cpu().numpy()
+    assert set(numbers.ravel()) == set(live(host))

@@ -1,27 +1,29 @@
 """Replay on a device: launches, and whole trainings with tensors on the CPU."""
 
 import contextlib
-import json
+import copy
+import dataclasses
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from hotloop.algorithms import dqn, sac, td3
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, NonFiniteError
-from hotloop.learner import Learner
+from hotloop.learner import artefacts
 from hotloop.learner.state import tensors
 from hotloop.policies import ObsScale
-from hotloop.replay import ReplayBuffer
-from hotloop.runs import RunDirectory
-from hotloop.training import off_policy
-from hotloop.training.algorithm import acting
+from hotloop.replay import ReplayBuffer, device_buffer
+from hotloop.training import device_replay, off_policy
 from hotloop.training.device_replay import Launches, ReplayOnDevice
+from hotloop.training.lanes import train_lanes
 from hotloop.training.replay import Batch
-from tests import toy_envs
+from tests import toy_images
 from tests.training.test_off_policy import (
     ENVS,
     LONG,
@@ -30,7 +32,10 @@ from tests.training.test_off_policy import (
     lines_of,
     make_config,
     of_each,
+    overflow,
+    striking,
     train,
+    weights_of,
 )
 from tests.training.test_train import assert_same_run
 
@@ -52,7 +57,7 @@ def learner_of(algorithm, envs, config):
     )
 
 
-def filled(envs, config, *buffers, num_steps=30):
+def filled(envs, *buffers, num_steps=30):
     """Random transitions, in all of the buffers."""
     rng = np.random.default_rng(0)
     count = num_steps * envs.num_envs
@@ -111,7 +116,7 @@ def test_a_launch_is_as_many_updates(monkeypatch, algorithm, options, is_scaled)
         host = ReplayBuffer.for_env(
             envs, config.buffer_size, n_step=config.n_step, gamma=config.gamma
         )
-        filled(envs, config, replay.buffer, host)
+        filled(envs, replay.buffer, host)
         ours, theirs = learner_of(algorithm, envs, config), learner_of(algorithm, envs, config)
         launches, drawn = Launches(ours, replay, 4), []
         monkeypatch.setattr(replay, "draw_numbers", lambda count: noted(replay, count, drawn))
@@ -144,3 +149,231 @@ def test_whole_trainings(tmp_path, algorithm):
         assert result.status == "finished"
     assert_same_run(tmp_path / "a", tmp_path / "b")
     assert_same_weights(tmp_path / "a", tmp_path / "c")
+
+
+RUN = {"env_id": "Pendulum-v1", "num_envs": 2, "replay_device": "device", "save_replay": True}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        (sac, {"updates_per_launch": 2, "normalize_obs": True}),
+        (sac, {"replay": "prioritized", "n_step": 3}),
+        (td3, {"replay": "proportional", "updates_per_launch": 2}),
+        (dqn, {"env_id": "CartPole-v1", "replay": "rank", "updates_per_launch": 2}),
+        (dqn, {"env_id": "CartPole-v1", "n_step": 2, "target_interval": 30, "tau": 0.5}),
+    ],
+)
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
+    options = {**RUN, **options}
+    train(algorithm, tmp_path, name="whole", **options)
+    parts = make_config(algorithm, tmp_path, "parts", **options)
+    algorithm.train(parts, on_report=lambda report: report.timesteps >= 100)
+    reports = []
+    result = algorithm.train(parts, on_report=reports.append, resume_from=tmp_path / "parts")
+    assert reports[0].resumed == "resumed at 100 steps"
+    assert result.status == "finished"
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("options", [{}, {"replay": "prioritized", "n_step": 3}], ids=str)
+@pytest.mark.parametrize("places", [("host", "device"), ("device", "host")])
+def test_the_replay_may_move_between_stop_and_resume(tmp_path, places, options):
+    first, second = (
+        make_config(sac, tmp_path, **{**RUN, **options, "replay_device": place}) for place in places
+    )
+    sac.train(first, on_report=lambda report: report.timesteps >= 100)
+    reports = []
+    result = sac.train(second, on_report=reports.append, resume_from=tmp_path / "run")
+    assert reports[0].resumed.startswith("resumed at 100 steps")
+    assert "begins empty" not in reports[0].resumed
+    assert result.status == "finished"
+    lines = lines_of(result)
+    assert [line["replay_size"] for line in lines] == [
+        line["timesteps"] - (4 if options and line["timesteps"] < 300 else 0) for line in lines
+    ]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_an_update_that_is_not_finite_is_named_with_its_batch(tmp_path, kind):
+    options = {"replay": kind, "train_frequency": 10, "batch_size": 30, "num_envs": 1}
+    options |= {"replay_device": "device", "updates_per_launch": 2}
+    what = r"update (\d+) of iteration 2 gave NaN or infinity in .*loss.*is kept in (.*)$"
+    with pytest.raises(NonFiniteError, match=what) as caught:
+        train(sac, tmp_path, striking(ENVS[sac], 90, overflow), **options)
+    update, path = re.search(what, str(caught.value)).groups()
+    assert 31 <= int(update) <= 50
+    batch = load_file(path)
+    assert batch["obs"].shape == (30, 2)
+    assert batch["reward"].max() == np.float32(3e38)
+
+
+def test_lanes_learn_batch_by_batch(tmp_path):
+    """Each as it does alone, where launches make the same of the same numbers."""
+    options = {"env_id": "Pendulum-v1", "num_envs": 4, "replay_device": "device"}
+    configs = [
+        make_config(td3, tmp_path, f"lane{seed}", seed=seed, updates_per_launch=2, **options)
+        for seed in (1, 2)
+    ]
+    results = train_lanes(td3.algorithm, configs)
+    for seed, result in zip((1, 2), results, strict=True):
+        alone = train(
+            td3, tmp_path, name=f"alone{seed}", seed=seed, updates_per_launch=2, **options
+        )
+        want = weights_of(alone.run_dir)
+        for name, array in weights_of(result.run_dir).items():
+            np.testing.assert_allclose(array, want[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_images_may_move_between_stop_and_resume(tmp_path):
+    """Twice: what was kept as frames is found again as frames."""
+    options = {"num_envs": 2, "batch_size": 8, "n_step": 2, "network": "nature"}
+    options |= {"save_replay": True, "total_timesteps": 180}
+    for place, end in (("device", 60), ("host", 120), ("device", 180)):
+        config = make_config(dqn, tmp_path, replay_device=place, **options)
+        result = dqn.train(
+            config,
+            env=toy_images.Catch,
+            on_report=lambda report, end=end: report.timesteps >= end,
+            resume_from=None if place == "device" and end == 60 else tmp_path / "run",
+        )
+    assert result.status in ("finished", "stopped")
+    assert lines_of(result)[-1]["replay_size"] > 170
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "message"),
+    [
+        (sac, {"updates_per_launch": 2}, "`updates_per_launch` is of a buffer on the device"),
+        (
+            sac,
+            {"updates_per_launch": 2, "replay_device": "host"},
+            "`replay_device` 'host' keeps it on the host: choose 'device'",
+        ),
+        (
+            sac,
+            {"updates_per_launch": 4, "replay_device": "device", "num_envs": 2},
+            r"due in a round, update_to_data × train_frequency × num_envs = 2, got 4: raise `train",
+        ),
+        (
+            sac,
+            {"replay_device": "device", "hindsight": "future"},
+            "nothing of `hindsight`: choose 'host'",
+        ),
+        (
+            sac,
+            {"replay_device": "device", "schedule": "async", "workers": 1},
+            "nothing of `schedule` 'async'",
+        ),
+        (dqn, {"replay_device": "device", "memory": "lstm:8"}, "nothing of `memory`"),
+        (sac, {"replay_device": "gpu"}, "`replay_device` must be 'auto', 'host' or 'device'"),
+    ],
+)
+def test_options_that_do_not_go_together(algorithm, options, message):
+    with pytest.raises(ConfigError, match=message):
+        algorithm.Config(**{**SMALL, **options})
+
+
+def test_a_launch_must_hold_whole_periods(tmp_path):
+    options = {"num_envs": 4, "replay_device": "device", "policy_frequency": 3}
+    with pytest.raises(ConfigError, match=r"must be a multiple of 3, .* every 3.*got 4: take 3"):
+        train(td3, tmp_path, updates_per_launch=4, **options)
+
+
+def test_a_device_without_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(device_buffer, "free_bytes", lambda device: 20_000)
+    what = r"^a replay of 10,000 transitions on cpu takes \d+ KiB, and 19 KiB are free: lower `buff"
+    with pytest.raises(ConfigError, match=what):
+        train(sac, tmp_path, replay_device="device", buffer_size=10_000)
+
+
+@pytest.mark.parametrize(
+    ("device", "free", "options", "chosen"),
+    [
+        ("cuda", 2**30, {}, True),
+        ("cuda", 10_000, {}, False),  # no room
+        ("cuda", 2**30, {"hindsight": "final"}, False),
+        ("cuda", 2**30, {"replay_device": "host"}, False),
+        ("cpu", 2**30, {}, False),
+        ("cpu", 2**30, {"replay_device": "device"}, True),
+    ],
+)
+def test_where_a_replay_is_put(monkeypatch, device, free, options, chosen):
+    monkeypatch.setattr(device_replay, "free_bytes", lambda device: free)
+    with contextlib.closing(make_vec(ENVS[sac], 1, seed=0)) as envs:
+        config = sac.Config(**{**SMALL, **options})
+        assert device_replay.is_on_device(config, envs, torch.device(device)) is chosen
+
+
+def test_launches_that_auto_has_no_room_for(monkeypatch):
+    """Said where it is known, as the run begins."""
+    monkeypatch.setattr(device_replay, "free_bytes", lambda device: 10)
+    config = sac.Config(**{**SMALL, "num_envs": 2}, device="cuda", updates_per_launch=2)
+    envs = contextlib.closing(make_vec(ENVS[sac], 2, seed=0))
+    with envs as made, pytest.raises(ConfigError, match="says what is in the way"):
+        device_replay.is_on_device(config, made, torch.device("cuda"))
+
+
+def test_priorities_of_updates_that_give_none(tmp_path):
+    """An algorithm of one's own whose update forgets |TD error|."""
+
+    def update(state, batch, noise, hyper, *, nets, config):
+        metrics, _ = dqn.update(state, batch, noise, hyper, nets=nets, config=config)
+        return metrics
+
+    own = dataclasses.replace(dqn.algorithm, updates=(off_policy.Update(function=update),))
+    config = make_config(dqn, tmp_path, replay="prioritized", replay_device="device")
+    with pytest.raises(ConfigError, match="draws by TD error, and the updates of 'dqn' give none"):
+        own.train(config, env=ENVS[dqn])
+
+
+# --- what is imported, and what is traced ---------------------------------------------------------
+
+
+def test_neither_numba_nor_tyro_is_needed(tmp_path):
+    source = f"""
+import sys
+sys.modules["numba"] = sys.modules["tyro"] = None
+from hotloop.algorithms import dqn
+from tests import toy_envs
+options = {SMALL!r} | {{"run_dir": {str(tmp_path / "run")!r}, "replay_device": "device"}}
+print(dqn.train(dqn.Config(**options), env=toy_envs.ChooseTheSign, progress=False).status)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "finished"
+
+
+@of_each
+def test_a_launch_is_recorded_without_copies_of_what_is_stored(algorithm):
+    """As it is before it is compiled: no operation looks at values or replaces tensors."""
+    config = algorithm.Config(
+        replay_device="device", updates_per_launch=2, **{**SMALL, "num_envs": 2}
+    )
+    with contextlib.closing(make_vec(ENVS[algorithm], 2, seed=0)) as envs:
+        replay = ReplayOnDevice(config, envs, torch.device("cpu"))
+        filled(envs, replay.buffer)
+        learner = learner_of(algorithm, envs, config)
+        launches = Launches(learner, replay, 2)
+        seen = []
+        for execution in learner.executions:
+            execution._update = noting(execution._update, seen)
+        launches.make(2, None)
+        (arguments,) = seen
+        before = {name: x.clone() for name, x in tensors(replay.buffer.stored).items()}
+        recording = artefacts.record(learner.executions[0]._update, arguments)
+        assert recording.gives_tuple
+        assert copy.deepcopy(replay.buffer.stored) is replay.buffer.stored
+        for name, tensor in tensors(replay.buffer.stored).items():
+            torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+
+
+def noting(update, seen):
+    def noted(*arguments):
+        seen.append(arguments)
+        return update(*arguments)
+
+    return noted

@@ -48,13 +48,13 @@ class Drawn(NamedTuple):
     Attributes:
         uniform: float64, (K, B), in [0, 1); or None.
         number: int64, (K, B), on the device; or None.
-        index: the same on the host.
+        on_host: the same on the host.
         importance: float32, (K, B), importance weights; or None.
     """
 
     uniform: Tensor | None = None
     number: Tensor | None = None
-    index: Array | None = None
+    on_host: Array | None = None
     importance: Tensor | None = None
 
 
@@ -214,7 +214,7 @@ class DeviceReplay:
         """Give transitions new priorities, once the device has come so far: see `settle`.
 
         Args:
-            index: int64, (K, B), their numbers, as `Drawn.index` has them.
+            index: int64, (K, B), their numbers, as `Drawn.on_host` has them.
             weight: float32, (K, B), on the device.
         """
         self._priorities.append((index.reshape(-1), self._downloads.take(weight)))
@@ -255,7 +255,7 @@ class DeviceReplay:
         with self.uploads:
             return Drawn(
                 number=self._sent("number", number),
-                index=number,
+                on_host=number,
                 importance=self._sent("importance", importance) if has_importance else None,
             )
 

@@ -120,7 +120,7 @@ class ReplayOnDevice:
             self.batch(self.buffer.stored, number[k], _row(drawn.importance, k), self.sent(scale))
             for k in range(count)
         ]
-        return batches, (number if drawn.index is None else drawn.index).reshape(-1)
+        return batches, (number if drawn.on_host is None else drawn.on_host).reshape(-1)
 
     def sent(self, scale: ObsScale | None) -> tuple[Tensor, Tensor, Tensor] | None:
         """Return a scale's mean, deviation and bound on the device, always in the same tensors."""
@@ -186,9 +186,10 @@ class ReplayOnDevice:
 class Launches:
     """Updates that are made as launches.
 
-    K batches make a launch, and what is left of those that are due is made one by one. Which delayed
-    updates a launch makes is settled before: each such pattern is a function of its own, without a
-    branch. K is a multiple of their periods, so launches that follow each other have one pattern.
+    K batches make a launch, and what is left of those that are due is made one by one. Which
+    delayed updates a launch makes is settled before: each such pattern is a function of its own,
+    without a branch. K is a multiple of their periods, so that launches that follow each other have
+    one pattern.
 
     Args:
         learner: makes the updates.
@@ -246,7 +247,7 @@ class Launches:
         if not all(update.names for _, update in learner.rules):
             self._check(drawn, sent)
         result = list(self._execution(pattern)(self._bound, random, noise, sent))
-        number = result.pop(0) if drawn.index is None else drawn.index
+        number = result.pop(0) if drawn.on_host is None else drawn.on_host
         for k, (rule, update) in enumerate(learner.rules):
             if any(times[k] for times in pattern):
                 rows = iter(result.pop(0))
