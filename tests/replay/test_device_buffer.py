@@ -16,9 +16,8 @@ from hotloop.replay import (
     RankBased,
     ReplayBuffer,
     Uniform,
-    device_buffer,
 )
-from hotloop.replay.storage import device, device_frames
+from hotloop.replay.storage import device, device_frames, device_room
 from tests.reference.replay import Replay as Reference
 
 NAMES = ("obs", "action", "reward", "next_obs")
@@ -255,7 +254,7 @@ def test_frames_of_stacks_are_there_once():
     assert replay.frames.total == 6
     obs, _ = MAKES["stacks"][:2]
     each = int(np.prod(obs[0][1:]))
-    size = device_buffer.needed_bytes(50, fields_of("stacks"), 1, 1, ("obs",))
+    size = device_room.needed_bytes(50, fields_of("stacks"), 1, 1, ("obs",))
     assert size == 50 * (8 + 8 + 2 * 4 * 8) + replay.frames.size * each
     assert sum(x.nbytes for x in _tensors(replay)) == size + 16  # the two counts
 
@@ -508,7 +507,7 @@ def test_images_are_drawn_uniformly():
 
 
 def test_too_little_memory(monkeypatch):
-    monkeypatch.setattr(device_buffer, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(device_room, "available_memory", lambda: 2**20)
     what = "takes 38 MiB, and 1.0 MiB are free: lower `buffer_size`, or keep it on the host"
     with pytest.raises(ConfigError, match=what):
         DeviceReplay(10**6, fields_of("numbers"))

@@ -15,15 +15,17 @@ from safetensors.numpy import load_file
 from hotloop.algorithms import dqn, sac, td3
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, NonFiniteError
-from hotloop.learner import artefacts
+from hotloop.learner import Choice, artefacts
 from hotloop.learner.state import tensors
 from hotloop.policies import ObsScale
-from hotloop.replay import ReplayBuffer, device_buffer
+from hotloop.replay import ReplayBuffer
+from hotloop.replay.storage import device_room
 from hotloop.training import device_replay, off_policy
 from hotloop.training.device_replay import Launches, ReplayOnDevice
 from hotloop.training.lanes import train_lanes
 from hotloop.training.replay import Batch
 from tests import toy_images
+from tests.learner.test_graphs import Pretended
 from tests.training.test_off_policy import (
     ENVS,
     LONG,
@@ -57,9 +59,9 @@ def learner_of(algorithm, envs, config):
     )
 
 
-def filled(envs, *buffers, num_steps=30):
+def filled(envs, *buffers, num_steps=30, seed=0):
     """Random transitions, in all of the buffers."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     count = num_steps * envs.num_envs
     spec = envs.action_spec
     action = rng.uniform(-1, 1, (count, *spec.shape)).astype(spec.dtype)
@@ -149,6 +151,16 @@ def test_whole_trainings(tmp_path, algorithm):
         assert result.status == "finished"
     assert_same_run(tmp_path / "a", tmp_path / "b")
     assert_same_weights(tmp_path / "a", tmp_path / "c")
+
+
+@pytest.mark.parametrize("kind", ["prioritized", "rank", "proportional"])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_run_is_the_host_s_where_the_host_draws(tmp_path, kind, n_step):
+    """One update a round: priorities are there when they are wanted, in both."""
+    options = {"env_id": "Pendulum-v1", "replay": kind, "n_step": n_step, "clip_reward": 3.0}
+    for place in ("host", "device"):
+        train(sac, tmp_path, name=place, replay_device=place, **options)
+    assert_same_weights(tmp_path / "host", tmp_path / "device")
 
 
 RUN = {"env_id": "Pendulum-v1", "num_envs": 2, "replay_device": "device", "save_replay": True}
@@ -284,7 +296,7 @@ def test_a_launch_must_hold_whole_periods(tmp_path):
 
 
 def test_a_device_without_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(device_buffer, "free_bytes", lambda device: 20_000)
+    monkeypatch.setattr(device_room, "free_bytes", lambda device: 20_000)
     what = r"^a replay of 10,000 transitions on cpu takes \d+ KiB, and 19 KiB are free: lower `buff"
     with pytest.raises(ConfigError, match=what):
         train(sac, tmp_path, replay_device="device", buffer_size=10_000)
@@ -377,3 +389,44 @@ def noting(update, seen):
         return update(*arguments)
 
     return noted
+
+
+@of_each
+def test_a_launch_as_a_cuda_graph(algorithm):
+    """With a stand-in for the device: the same as eager, nothing of what is stored is copied."""
+    config = algorithm.Config(
+        replay_device="device", updates_per_launch=2, **{**SMALL, "num_envs": 2}
+    )
+    with contextlib.closing(make_vec(ENVS[algorithm], 2, seed=0)) as envs:
+        learners = [learner_of(algorithm, envs, config) for _ in range(2)]
+        replays = [ReplayOnDevice(config, envs, torch.device("cpu")) for _ in learners]
+        launches = [Launches(*pair, 2) for pair in zip(learners, replays, strict=True)]
+        for execution in learners[1].executions:
+            execution.choice = Choice(False, "", is_captured=True)
+            bound = launches[1]._bound
+            execution._capturing = Pretended(bound[:2])
+        for number in range(4):
+            numbers = []
+            for each, replay in zip(launches, replays, strict=True):
+                filled(envs, replay.buffer, num_steps=20, seed=number)  # the ring turns round
+                numbers.append(each.make(2, None)[0])
+                assert all(x.isfinite().all() for x in tensors(replay.buffer.stored).values())
+            assert torch.equal(*numbers)
+        want = tensors(learners[0].state)
+        for name, tensor in tensors(learners[1].state).items():
+            torch.testing.assert_close(tensor, want[name], rtol=0, atol=0)
+        ours, theirs = metrics_of(learners[1]), metrics_of(learners[0])
+        for name, rows in ours.items():
+            np.testing.assert_array_equal(rows, theirs[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("execution", ["eager", "cudagraph", "compile+cudagraph"])
+@of_each
+def test_whole_trainings_on_a_gpu(tmp_path, algorithm, execution):
+    options = {"env_id": LONG[algorithm], "num_envs": 4, "device": "cuda", "execution": execution}
+    for name, kind in (("a", "uniform"), ("b", "prioritized")):
+        result = train(algorithm, tmp_path, name=name, replay=kind, updates_per_launch=4, **options)
+        assert result.status == "finished"
+        assert "launch of 4" in result.execution

@@ -7,9 +7,8 @@ weights is drawn by a `ReplayBuffer` on the host that holds weights and no obser
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,21 +23,25 @@ from hotloop.replay.storage.device import (
     Uploads,
     make_stored,
     numbers_of,
+    ring_parts,
     rows_of,
-    size_bytes,
 )
-from hotloop.replay.storage.device_frames import FrameRing, room
+from hotloop.replay.storage.device_frames import FrameRing
+from hotloop.replay.storage.device_room import (
+    FIELDS,
+    checked_fields,
+    is_apart,
+    need_device_memory,
+    needed_bytes,
+)
 from hotloop.replay.storage.windows import Windows
-from hotloop.system.memory import available_memory, in_units
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from hotloop.replay.buffer import ReplayBuffer
     from hotloop.replay.samplers import Sampler
 
-FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 MAX_CHUNK = 1024  # transitions that are copied to the device at once
-_APART_BYTES = 1024  # observations that take more are images
 _NO_OBS = ((1,), np.uint8)
 
 
@@ -104,7 +107,7 @@ class DeviceReplay:
         frame_stacks: tuple[str, ...] = (),
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
-        self.fields = _checked_fields(fields)
+        self.fields = checked_fields(fields)
         self.num_added = 0
         self._size = 0
         self._num_samples = 0
@@ -120,7 +123,7 @@ class DeviceReplay:
         self.obs_shape = self.fields["obs"][0]
         num_places = self.obs_shape[0] if frame_stacks else 1
         self.frames: FrameRing | None = None
-        if _is_apart(self.fields, frame_stacks):
+        if is_apart(self.fields, frame_stacks):
             self.frames = FrameRing(capacity, num_envs, n_step, num_places)
         if self.frames is not None and sampler is not None:
             raise ConfigError(
@@ -364,7 +367,7 @@ class DeviceReplay:
             for name in ("action", "reward", "discount", "obs", "next_obs", "places")
             if getattr(stored, name) is not None
         }
-        for source, target in _ring_parts(self.num_added, count, self.capacity):
+        for source, target in ring_parts(self.num_added, count, self.capacity):
             for name, tensor in targets.items():
                 key = f"{name} {first + source.start}"
                 self.uploads.put(key, tensor[target], rows[name][source])
@@ -392,7 +395,7 @@ class DeviceReplay:
         dropped = max(0, len(fresh) - frames.size)
         if fresh[dropped:]:
             new = np.stack(fresh[dropped:])
-            for source, target in _ring_parts(number + dropped, len(new), frames.size):
+            for source, target in ring_parts(number + dropped, len(new), frames.size):
                 self.uploads.put(f"frames {source.start}", stored.frames[target], new[source])
         both = np.stack([rows["obs"], rows["next_obs"]], 1)
         first = both.reshape(len(both), -1).min(1) if len(both) else np.zeros(0, np.int64)
@@ -461,76 +464,3 @@ class DeviceReplay:
                 f"`env` must be from 0 to {self._num_envs - 1}, got {wrong[0]}: say `num_envs` "
                 "when the buffer is made"
             )
-
-
-def needed_bytes(
-    capacity: int,
-    fields: Mapping[str, Any],
-    num_envs: int,
-    n_step: int,
-    frame_stacks: tuple[str, ...],
-) -> int:
-    """Return the bytes that a `DeviceReplay` takes on its device; the arguments are its."""
-    made = _checked_fields(fields)
-    num_places = made["obs"][0][0] if frame_stacks else 1
-    num_frames = 0
-    if _is_apart(made, frame_stacks):
-        num_frames, _ = room(capacity, num_envs, n_step, num_places)
-    return size_bytes(capacity, made["obs"], made["action"], num_frames, num_places)
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Return the memory that a device has free, in bytes; None: not known."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return available_memory()
-
-
-def need_device_memory(size: int, capacity: int, device: torch.device) -> None:
-    """Refuse a replay that a device has no room for.
-
-    Raises:
-        ConfigError: says how much it needs, and how much is free.
-    """
-    free = free_bytes(device)
-    if free is not None and size > free:
-        raise ConfigError(
-            f"a replay of {capacity:,} transitions on {device} takes {in_units(size)}, and "
-            f"{in_units(free)} are free: lower `buffer_size`, or keep it on the host "
-            "(`replay_device` 'host')"
-        )
-
-
-def _is_apart(fields: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], stacks: Any) -> bool:
-    shape, dtype = fields["obs"]
-    return bool(stacks) or math.prod(shape) * dtype.itemsize > _APART_BYTES
-
-
-def _ring_parts(number: int, count: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Where `count` things, from that number on, come from and go to in a ring."""
-    done = 0
-    while done < count:
-        start = (number + done) % size
-        length = min(count - done, size - start)
-        yield slice(done, done + length), slice(start, start + length)
-        done += length
-
-
-def _checked_fields(fields: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    made = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in fields.items()}
-    needed = {"reward": np.float32, "terminated": np.bool_, "truncated": np.bool_}
-    if set(made) != set(FIELDS) or made["obs"] != made["next_obs"]:
-        raise ConfigError(
-            f"a replay on a device holds {', '.join(f'`{name}`' for name in FIELDS)}, of which "
-            f"`obs` and `next_obs` are alike, got {', '.join(map(str, made)) or 'nothing'}: keep "
-            "other fields in a `ReplayBuffer`"
-        )
-    for name, dtype in needed.items():
-        if made[name] != ((), np.dtype(dtype)):
-            raise ConfigError(f"field `{name}` must be ((), np.{np.dtype(dtype)})")
-    if math.prod(made["action"][0]) * made["action"][1].itemsize > _APART_BYTES:
-        raise ConfigError(
-            f"an action may take {_APART_BYTES:,} bytes on a device, got {made['action']}: keep "
-            "these in a `ReplayBuffer`"
-        )
-    return made

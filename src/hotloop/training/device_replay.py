@@ -23,8 +23,9 @@ from hotloop.learner.execution import Execution
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
 from hotloop.replay.adapters import describe
-from hotloop.replay.device_buffer import DeviceReplay, Drawn, free_bytes, needed_bytes
+from hotloop.replay.device_buffer import DeviceReplay, Drawn
 from hotloop.replay.storage.device import Stored, numbers_of, rows_of
+from hotloop.replay.storage.device_room import free_bytes, needed_bytes
 from hotloop.rollouts import Environments
 from hotloop.training.replay import Batch
 from hotloop.types import Array, Fragment

@@ -7,6 +7,7 @@ not an image is kept beside its `obs`: a batch is then gathered without looking 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -151,6 +152,16 @@ def make_stored(
         frames=zeros((num_frames, *frame_shape), obs_dtype) if has_frames else None,
         places=zeros((capacity, 2, num_places), whole) if has_frames else None,
     )
+
+
+def ring_parts(number: int, count: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Yield where `count` things, from that number on, come from and go to in a ring."""
+    done = 0
+    while done < count:
+        start = (number + done) % size
+        length = min(count - done, size - start)
+        yield slice(done, done + length), slice(start, start + length)
+        done += length
 
 
 class Uploads:
