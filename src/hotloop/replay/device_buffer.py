@@ -353,24 +353,24 @@ class DeviceReplay:
         with self.uploads:
             if self.frames is not None:
                 rows = self._with_places(rows)
-            for first in range(0, len(rows["reward"]), self.capacity):
+            for number, first in enumerate(range(0, len(rows["reward"]), self.capacity)):
                 part = slice(first, first + self.capacity)
-                self._append({name: array[part] for name, array in rows.items()}, first)
+                self._append({name: array[part] for name, array in rows.items()}, number)
             oldest = self.num_added - self._size
             self.uploads.put("counts", self.stored.counts, np.array([oldest, self._size]))
 
-    def _append(self, rows: Mapping[str, Array], first: int) -> None:
-        """Write rows to the ring, no more than it has."""
+    def _append(self, rows: Mapping[str, Array], turn: int) -> None:
+        """Write rows to the ring, no more than it has; `turn` counts the calls of one upload."""
         stored, count = self.stored, len(rows["reward"])
         targets = {
             name: getattr(stored, name)
             for name in ("action", "reward", "discount", "obs", "next_obs", "places")
             if getattr(stored, name) is not None
         }
-        for source, target in ring_parts(self.num_added, count, self.capacity):
+        parts = ring_parts(self.num_added, count, self.capacity)
+        for number, (source, target) in enumerate(parts, 2 * turn):
             for name, tensor in targets.items():
-                key = f"{name} {first + source.start}"
-                self.uploads.put(key, tensor[target], rows[name][source])
+                self.uploads.put(f"{name} {number}", tensor[target], rows[name][source])
             for name, array in self.flags.items():
                 array[target] = rows[name][source]
             if self.frames is not None:
@@ -395,8 +395,9 @@ class DeviceReplay:
         dropped = max(0, len(fresh) - frames.size)
         if fresh[dropped:]:
             new = np.stack(fresh[dropped:])
-            for source, target in ring_parts(number + dropped, len(new), frames.size):
-                self.uploads.put(f"frames {source.start}", stored.frames[target], new[source])
+            parts = enumerate(ring_parts(number + dropped, len(new), frames.size))
+            for k, (source, target) in parts:
+                self.uploads.put(f"frames {k}", stored.frames[target], new[source])
         both = np.stack([rows["obs"], rows["next_obs"]], 1)
         first = both.reshape(len(both), -1).min(1) if len(both) else np.zeros(0, np.int64)
         if len(first) and first.min() < frames.total - frames.margin:

@@ -7,10 +7,8 @@ drawn before, all at once, and handed in.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,12 @@ from hotloop.policies import ObsScale
 from hotloop.replay.adapters import describe
 from hotloop.replay.device_buffer import DeviceReplay, Drawn
 from hotloop.replay.storage.device import Stored, numbers_of, rows_of
-from hotloop.replay.storage.device_room import free_bytes, needed_bytes
+from hotloop.replay.storage.device_room import (
+    checked_fields,
+    free_bytes,
+    is_apart,
+    needed_bytes,
+)
 from hotloop.rollouts import Environments
 from hotloop.training.replay import Batch
 from hotloop.types import Array, Fragment
@@ -57,7 +60,6 @@ class ReplayOnDevice:
     """
 
     def __init__(self, config: Any, envs: Environments, device: torch.device) -> None:
-        is_plain = config.replay == "uniform" and config.replay_replacement is not False
         weight_from = None
         if config.replay == "proportional":
             weight_from = config.replay_weight_from or "episode_return"
@@ -66,7 +68,7 @@ class ReplayOnDevice:
             config.buffer_size,
             found.fields,
             device=device,
-            sampler=None if is_plain else config.sampler(),
+            sampler=None if _is_plain(config) else config.sampler(),
             seed=config.seed,
             num_envs=found.num_envs,
             n_step=config.n_step,
@@ -211,12 +213,15 @@ class Launches:
                 f"the same updates ({told}), got {most}: take {_near(most, period)}"
             )
         self._bound = (learner.state, learner.hyper.tensors, replay.buffer.stored)
-        self._rules: dict[tuple[int, int], UpdateRule] = {}
-        self._launches: dict[Pattern, Execution] = {}
+        self._period = period
+        by_pattern: dict[Pattern, _Launch] = {}
+        self._launches: dict[tuple[int, int], _Launch] = {}  # by what was made before, and K
         for count in sorted({most, 1}, reverse=True):
-            for number in range(period):
-                self._execution(self._pattern(number, count))
-        learner.executions = list(self._launches.values())
+            for phase in range(period):
+                pattern = _pattern(learner, phase, count)
+                launch = by_pattern.setdefault(pattern, _Launch(learner, replay, pattern))
+                self._launches[phase, count] = launch
+        learner.executions = [launch.execution for launch in by_pattern.values()]
 
     def counts(self, due: int) -> Iterator[int]:
         """Yield how many updates each launch makes of those that are due."""
@@ -240,107 +245,23 @@ class Launches:
             ConfigError: an update does not keep the contract, or can't be compiled.
         """
         learner, replay = self._learner, self._replay
-        pattern = self._pattern(learner.num_updates, count)
+        launch = self._launches[learner.num_updates % self._period, count]
         drawn = replay.draw_numbers(count)
         random = (drawn.uniform, drawn.number, drawn.importance)
-        noise = self._noise(pattern)
+        noise = tuple(learner.draw(rule) for rule in launch.drawing)
         sent = replay.sent(scale)
         if not all(update.names for _, update in learner.rules):
             self._check(drawn, sent)
-        result = list(self._execution(pattern)(self._bound, random, noise, sent))
+        result = list(launch.execution(self._bound, random, noise, sent))
         number = result.pop(0) if drawn.on_host is None else drawn.on_host
         for k, (rule, update) in enumerate(learner.rules):
-            if any(times[k] for times in pattern):
+            if any(times[k] for times in launch.pattern):
                 rows = iter(result.pop(0))
-                for place, times in enumerate(pattern, 1):
+                for made, times in enumerate(launch.pattern, learner.num_updates + 1):
                     for _ in range(times[k]):
-                        made = learner.num_updates + place
                         learner.metrics.add(rule.name, update.names, next(rows), made)
         learner.num_updates += count
         return number, result[0] if result else None
-
-    def _pattern(self, num_updates: int, count: int) -> Pattern:
-        """How often each update is made with the batches after so many others."""
-        rules = [rule for rule, _ in self._learner.rules]
-        made = range(num_updates + 1, num_updates + count + 1)
-        return tuple(
-            tuple(0 if number % rule.every else rule.times for rule in rules) for number in made
-        )
-
-    def _execution(self, pattern: Pattern) -> Execution:
-        if pattern not in self._launches:
-            totals = [sum(times) for times in zip(*pattern, strict=True)]
-            told = ", ".join(
-                f"{total} × {rule.name}"
-                for total, (rule, _) in zip(totals, self._learner.rules, strict=True)
-                if total
-            )
-            name = f"launch of {len(pattern)} ({told})"
-            launch = partial(self._launch, pattern)
-            self._launches[pattern] = Execution(launch, self._learner.choose(), name)
-        return self._launches[pattern]
-
-    def _noise(self, pattern: Pattern) -> tuple[Tensor | None, ...]:
-        """Draw all noise of a launch: for each shape that a rule asks for, (times, *shape)."""
-        return tuple(
-            self._learner.draw(self._drawing(shape, count))
-            for shape, count in self._noise_counts(pattern).items()
-        )
-
-    def _noise_counts(self, pattern: Pattern) -> dict[tuple[int, ...], int]:
-        counts: dict[tuple[int, ...], int] = {}
-        for k, (rule, _) in enumerate(self._learner.rules):
-            if rule.noise_shape is not None:
-                times = sum(each[k] for each in pattern)
-                counts[rule.noise_shape] = counts.get(rule.noise_shape, 0) + times
-        return {shape: count for shape, count in counts.items() if count}
-
-    def _drawing(self, shape: tuple[int, ...], count: int) -> UpdateRule:
-        """A rule that is never made: it asks the learner for noise of a launch."""
-        rule = self._learner.rules[0][0]
-        return dataclasses.replace(rule, noise_shape=(count, *shape))
-
-    def _launch(
-        self,
-        pattern: Pattern,
-        bound: tuple[Any, Any, Stored],
-        random: tuple[Tensor | None, Tensor | None, Tensor | None],
-        noise: tuple[Tensor, ...],
-        scale: tuple[Tensor, ...] | None,
-    ) -> tuple[Tensor, ...]:
-        """Gather K batches and make the updates that are due with each.
-
-        Returns:
-            The numbers, int64, (K, B), where they were drawn by uniform numbers; for each update
-            that was made its metrics, float32, (times, M); |TD error|, (K, B), where there is one.
-        """
-        state, hyper, stored = bound
-        uniform, number, importance = random
-        given: list[Tensor] = []
-        if uniform is not None:
-            number = numbers_of(stored.counts, uniform)
-            given.append(number)
-        assert number is not None
-        following = {
-            shape: iter(one) for shape, one in zip(self._noise_counts(pattern), noise, strict=True)
-        }
-        rows: list[list[Tensor]] = [[] for _ in self._learner.rules]
-        errors: list[Tensor] = []
-        for place, times in enumerate(pattern):
-            batch = self._replay.batch(stored, number[place], _row(importance, place), scale)
-            error = None
-            for k, (rule, update) in enumerate(self._learner.rules):
-                for _ in range(times[k]):
-                    shape = rule.noise_shape
-                    one = None if shape is None else next(following[shape])
-                    result = update.packed((state, hyper), batch, one)
-                    row, more = result if isinstance(result, tuple) else (result, None)
-                    rows[k].append(row)
-                    error = more if error is None else error
-            if error is not None:
-                errors.append(error)
-        given += [torch.stack(each) for each in rows if each]
-        return (*given, torch.stack(errors)) if errors else tuple(given)
 
     def _check(self, drawn: Drawn, scale: tuple[Tensor, ...] | None) -> None:
         """Hold each update against its contract, with the first batch."""
@@ -351,6 +272,96 @@ class Launches:
             shape = rule.noise_shape
             noise = None if shape is None else torch.zeros(shape, device=learner.device)
             update.check(batch, noise)
+
+
+class _Launch:
+    """Updates with K batches as one function, and what it is given.
+
+    Args:
+        learner: whose updates they are.
+        replay: gathers batches.
+        pattern: which updates.
+
+    Attributes:
+        pattern: the same.
+        drawing: for each shape of noise a rule that asks the learner for all of it, (times, …).
+        execution: how it runs.
+    """
+
+    def __init__(self, learner: Learner, replay: ReplayOnDevice, pattern: Pattern) -> None:
+        self.pattern = pattern
+        self._rules, self._replay = learner.rules, replay
+        totals = [sum(times) for times in zip(*pattern, strict=True)]
+        made = [
+            (total, rule) for total, (rule, _) in zip(totals, learner.rules, strict=True) if total
+        ]
+        counts: dict[tuple[int, ...], int] = {}
+        for total, rule in made:
+            if rule.noise_shape is not None:
+                counts[rule.noise_shape] = counts.get(rule.noise_shape, 0) + total
+        self._shapes = list(counts)
+        self.drawing = [
+            UpdateRule(function=self.call, noise_shape=(count, *shape))
+            for shape, count in counts.items()
+        ]
+        told = ", ".join(f"{total} × {rule.name}" for total, rule in made)
+        name = f"launch of {len(pattern)} ({told or 'none'})"
+        self.execution = Execution(self.call, learner.choose(), name)
+
+    def call(
+        self,
+        bound: tuple[Any, Any, Stored],
+        random: tuple[Tensor | None, Tensor | None, Tensor | None],
+        noise: tuple[Tensor, ...],
+        scale: tuple[Tensor, ...] | None,
+    ) -> tuple[Tensor, ...]:
+        """Gather K batches and make the updates that are due with each.
+
+        Args:
+            bound: state, hyper-parameters, transitions.
+            random: uniform numbers, numbers of transitions, importance weights, as of `Drawn`.
+            noise: float32, (times, *shape), for each shape that is asked for.
+            scale: what observations become; None: they stay as they are.
+
+        Returns:
+            The numbers, int64, (K, B), where they were drawn by uniform numbers; for each update
+            that was made its metrics, float32, (times, M); |TD error|, (K, B), where each batch
+            has one.
+        """
+        state, hyper, stored = bound
+        uniform, number, importance = random
+        given: list[Tensor] = []
+        if uniform is not None:
+            number = numbers_of(stored.counts, uniform)
+            given.append(number)
+        assert number is not None
+        following = dict(zip(self._shapes, map(iter, noise), strict=True))
+        rows: list[list[Tensor]] = [[] for _ in self._rules]
+        errors: list[Tensor] = []
+        for place, times in enumerate(self.pattern):
+            batch = self._replay.batch(stored, number[place], _row(importance, place), scale)
+            error = None
+            for k, (rule, update) in enumerate(self._rules):
+                for _ in range(times[k]):
+                    shape = rule.noise_shape
+                    one = None if shape is None else next(following[shape])
+                    result = update.packed((state, hyper), batch, one)
+                    row, more = result if isinstance(result, tuple) else (result, None)
+                    rows[k].append(row)
+                    error = more if error is None else error
+            if error is not None:
+                errors.append(error)
+        given += [torch.stack(each) for each in rows if each]
+        return (*given, torch.stack(errors)) if len(errors) == len(self.pattern) else tuple(given)
+
+
+def _pattern(learner: Learner, num_updates: int, count: int) -> Pattern:
+    """How often each update is made with the batches after so many others."""
+    rules = [rule for rule, _ in learner.rules]
+    made = range(num_updates + 1, num_updates + count + 1)
+    return tuple(
+        tuple(0 if number % rule.every else rule.times for rule in rules) for number in made
+    )
 
 
 def is_on_device(config: Any, envs: Environments, device: torch.device) -> bool:
@@ -376,11 +387,20 @@ def is_on_device(config: Any, envs: Environments, device: torch.device) -> bool:
 
 def _fits(config: Any, envs: Environments, device: torch.device) -> bool:
     found, free = describe(envs), free_bytes(device)
-    is_drawn_there = not found.frame_stacks or config.replay == "uniform"
+    try:
+        has_frames = is_apart(checked_fields(found.fields), found.frame_stacks)
+    except ConfigError:  # such transitions stay on the host
+        return False
     size = needed_bytes(
         config.buffer_size, found.fields, found.num_envs, config.n_step, found.frame_stacks
     )
+    is_drawn_there = not has_frames or _is_plain(config)
     return is_drawn_there and (free is None or size <= _SHARE * free)
+
+
+def _is_plain(config: Any) -> bool:
+    """Whether batches are drawn uniformly and with replacement, as a device does by itself."""
+    return config.replay == "uniform" and config.replay_replacement is not False
 
 
 def _row(tensor: Tensor | None, k: int) -> Tensor | None:

@@ -178,24 +178,20 @@ class Uploads:
     def __init__(self, device: torch.device) -> None:
         self._is_staged = device.type != "cpu"
         self._stages: list[dict[str, Tensor]] = [{}, {}]
-        self._events: list[Any] = [None, None]
+        self._marks = [Mark(device), Mark(device)]
         self._turn = 0
 
     def __enter__(self) -> Uploads:
         """Begin to write: wait until what was written the time before last has been copied."""
         if self._is_staged:
             self._turn = 1 - self._turn
-            event = self._events[self._turn]
-            if event is not None:
-                event.synchronize()
+            self._marks[self._turn].wait()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Mark where the device has copied it all."""
         if self._is_staged:
-            if self._events[self._turn] is None:
-                self._events[self._turn] = new_event()
-            self._events[self._turn].record()
+            self._marks[self._turn].set()
 
     def put(self, name: str, target: Tensor, array: Array) -> None:
         """Copy an array into a tensor of its shape.
@@ -224,27 +220,27 @@ class Downloads:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._is_staged = device.type != "cpu"
-        self._free: list[tuple[Tensor, Any]] = []
+        self._device = device
+        self._free: list[tuple[Tensor, Mark]] = []
 
     def take(self, tensor: Tensor) -> Any:
         """Begin to copy a tensor; return what `read` takes."""
-        if not self._is_staged:
+        if self._device.type == "cpu":
             return tensor.clone(), None
         place = next((k for k, one in enumerate(self._free) if one[0].shape == tensor.shape), None)
         if place is None:
-            host, event = pinned(tuple(tensor.shape), tensor.dtype), new_event()
+            host, mark = pinned(tuple(tensor.shape), tensor.dtype), Mark(self._device)
         else:
-            host, event = self._free.pop(place)
+            host, mark = self._free.pop(place)
         host.copy_(tensor, non_blocking=True)
-        event.record()
-        return host, event
+        mark.set()
+        return host, mark
 
     def read(self, taken: Any) -> Array:
         """Return a copy of what was taken, once it is there."""
-        host, event = taken
-        if event is not None:
-            event.synchronize()
+        host, mark = taken
+        if mark is not None:
+            mark.wait()
             self._free.append(taken)
         return host.numpy().copy()
 
@@ -254,6 +250,24 @@ def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, pin_memory=True)
 
 
-def new_event() -> Any:
-    """Return a mark in the queue of the GPU's work."""
-    return torch.cuda.Event()
+class Mark:
+    """A mark in the queue of a GPU's work.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._event: Any = None
+
+    def set(self) -> None:
+        """Have it stand behind what was asked for so far."""
+        if self._event is None:
+            self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(self._device))
+
+    def wait(self) -> None:
+        """Wait until the device has come to it; where it was never set, don't."""
+        if self._event is not None:
+            self._event.synchronize()
