@@ -320,6 +320,14 @@ def test_where_a_replay_is_put(monkeypatch, device, free, options, chosen):
         assert device_replay.is_on_device(config, envs, torch.device(device)) is chosen
 
 
+@pytest.mark.parametrize(("replay", "chosen"), [("uniform", True), ("prioritized", False)])
+def test_images_are_put_where_they_can_be_drawn(monkeypatch, replay, chosen):
+    monkeypatch.setattr(device_replay, "free_bytes", lambda device: 2**40)
+    with contextlib.closing(make_vec(toy_images.Catch, 1, seed=0)) as envs:
+        config = dqn.Config(**SMALL, replay=replay)
+        assert device_replay.is_on_device(config, envs, torch.device("cuda")) is chosen
+
+
 def test_launches_that_auto_has_no_room_for(monkeypatch):
     """Said where it is known, as the run begins."""
     monkeypatch.setattr(device_replay, "free_bytes", lambda device: 10)
@@ -430,3 +438,17 @@ def test_whole_trainings_on_a_gpu(tmp_path, algorithm, execution):
         result = train(algorithm, tmp_path, name=name, replay=kind, updates_per_launch=4, **options)
         assert result.status == "finished"
         assert "launch of 4" in result.execution
+
+
+@pytest.mark.slow
+def test_a_compiled_launch_is_the_eager_one(tmp_path):
+    options = {"num_envs": 4, "replay_device": "device", "updates_per_launch": 4}
+    for name, execution in (("a", "eager"), ("b", "compile")):
+        result = train(td3, tmp_path, name=name, execution=execution, **options)
+    assert (
+        "launch of 4 (4 × update of the critics, 2 × update of the policy): compiled, as ask"
+        in (result.execution)
+    )
+    want = weights_of(tmp_path / "a")
+    for name, array in weights_of(tmp_path / "b").items():
+        np.testing.assert_allclose(array, want[name], rtol=1e-3, atol=1e-4, err_msg=name)
