@@ -15,6 +15,7 @@ from hotloop.replay import (
     Proportional,
     RankBased,
     ReplayBuffer,
+    Sequences,
     Uniform,
 )
 from hotloop.replay.storage import device, device_frames, device_room
@@ -508,6 +509,23 @@ def test_fields_that_no_device_holds(change, message):
 def test_images_are_drawn_uniformly():
     with pytest.raises(ConfigError, match="a replay of images on the device draws uniformly, got"):
         pair("images", sampler=Prioritized())
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (Sequences(length=3), "draws single transitions, got Sequences: keep these in a `Replay"),
+        (Proportional(), "Proportional needs `weight_from`: name the return"),
+    ],
+)
+def test_samplers_that_no_device_has(sampler, message):
+    with pytest.raises(ConfigError, match=message):
+        DeviceReplay(10, fields_of("numbers"), sampler=sampler)
+
+
+def test_uniform_is_drawn_on_the_device():
+    replay = DeviceReplay(10, fields_of("images"), sampler=Uniform(), seed=0)
+    assert replay.index is None
 
 
 def test_too_little_memory(monkeypatch):

@@ -72,8 +72,8 @@ class DeviceReplay:
         fields: as of `ReplayBuffer`: `obs`, `action`, `reward` (float32), `next_obs`, `terminated`
             and `truncated` (bool), and no others.
         device: where the tensors lie.
-        sampler: how batches are drawn; None: uniformly, with replacement, by random numbers that
-            are made on the device. Others need Numba.
+        sampler: how batches are drawn; None or `Uniform()`: by random numbers that are made on the
+            device. Others need Numba.
         seed: of the draws; None: another one each time.
         num_envs: environments that write.
         n_step: n, as of `ReplayBuffer`.
@@ -108,6 +108,7 @@ class DeviceReplay:
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
         self.fields = checked_fields(fields)
+        sampler = _drawn_on_host(sampler, weight_from)
         self.num_added = 0
         self._size = 0
         self._num_samples = 0
@@ -465,3 +466,26 @@ class DeviceReplay:
                 f"`env` must be from 0 to {self._num_envs - 1}, got {wrong[0]}: say `num_envs` "
                 "when the buffer is made"
             )
+
+
+def _drawn_on_host(sampler: Sampler | None, weight_from: Any) -> Sampler | None:
+    """Return a sampler that draws on the host; None: the device draws by itself.
+
+    Raises:
+        ConfigError: it draws sequences, or by weights that nobody gives.
+    """
+    if sampler is None:
+        return None
+    from hotloop.replay.samplers import Proportional, Sequences, Uniform
+
+    if isinstance(sampler, Sequences):
+        raise ConfigError(
+            "a replay on a device draws single transitions, got Sequences: keep these in a "
+            "`ReplayBuffer`"
+        )
+    if isinstance(sampler, Proportional) and weight_from is None:
+        raise ConfigError(
+            "a replay on a device is given no weights, so Proportional needs `weight_from`: name "
+            "the return that transitions weigh"
+        )
+    return None if sampler == Uniform() else sampler
