@@ -14,9 +14,11 @@ from torch import Tensor
 
 from hotloop.errors import ConfigError, NonFiniteUpdate
 from hotloop.learner import Learner, Normalizer, UpdateRule
+from hotloop.learner.device_normalizer import DeviceNormalizer
 from hotloop.ops import explained_variance
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ActingPolicy
+from hotloop.policies.device_acting import DevicePolicy
 from hotloop.rollouts import (
     CollectionOptions,
     Schedule,
@@ -26,12 +28,18 @@ from hotloop.rollouts import (
 )
 from hotloop.runs import Result
 from hotloop.timing import span
-from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
+from hotloop.training.algorithm import (
+    Algorithm,
+    acting,
+    joined_arrays,
+    make_device_normalizer,
+    make_normalizer,
+)
 from hotloop.training.learning import Learning, Run
 from hotloop.training.minibatches import minibatches, num_units, taken
 from hotloop.training.position import Position
 from hotloop.training.train import Training
-from hotloop.types import Array, Fragment
+from hotloop.types import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +48,8 @@ class OnPolicy(Algorithm):
 
     Attributes:
         prepare: `prepare(fragment, hyper, config)` gives a NamedTuple of arrays, (T, N, …), with
-            `hyper` as floats: what is learned from a fragment. Rewards are normalized already where
+            `hyper` as floats: what is learned from a fragment. Of environments on the device the
+            fragment and the NamedTuple hold tensors. Rewards are normalized already where
             that is asked for. `obs` is scaled as the policy saw it.
         update: `update(state, batch, noise, hyper, *, nets, config)` makes a step in place, with
             the rows of a minibatch as tensors, (B, …), and gives metrics, 0-d tensors by name.
@@ -59,6 +68,11 @@ class OnPolicy(Algorithm):
 
     def _functions(self) -> tuple[str, ...]:
         return ("prepare", "update")
+
+    @property
+    def learns_on_device(self) -> bool:
+        """See `Algorithm`: `prepare` is given tensors then."""
+        return True
 
     def uneven(self, config: Any) -> Schedule:
         """See `Algorithm`."""
@@ -84,7 +98,13 @@ class OnPolicy(Algorithm):
         """See `Algorithm`."""
         config, envs, resumed = training.config, training.envs, training.resumed
         gamma = as_schedule(config.gamma)
-        normalizer = make_normalizer(config, envs, envs.num_envs, gamma=gamma(0.0))
+        normalizer: Normalizer | DeviceNormalizer
+        if training.is_on_device:
+            normalizer = make_device_normalizer(
+                config, envs, envs.num_envs, gamma=gamma(0.0), device=training.device
+            )
+        else:
+            normalizer = make_normalizer(config, envs, envs.num_envs, gamma=gamma(0.0))
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
             network = acting(nets).network
@@ -101,7 +121,13 @@ class OnPolicy(Algorithm):
                 batch_size=config.minibatch_size,
             )
             policy = ActingPolicy(network, learner.publish(0, normalizer.obs_scale))
-            rollout = training.rollout(policy)
+            acts: ActingPolicy | DevicePolicy = policy
+            if training.is_on_device:
+                params = getattr(learner.state, self.acting)
+                acts = DevicePolicy(acting(nets), params, policy)
+            rollout = training.rollout(acts)
+            if training.is_on_device:
+                learner.executions += training.envs.executions
         iteration, restarted_envs = 0, []
         if resumed is not None:
             iteration = resumed.position.iteration
@@ -123,7 +149,7 @@ class OnPolicy(Algorithm):
             with span("prepare"):
                 for fragment in fragments:
                     normalizer.update(fragment)
-                fields, batch = self._batch(fragments, normalizer, policy, learner, config)
+                fields, batch = self._batch(fragments, normalizer, acts, learner, config)
             steps = self._learn(batch, learner, config)
             metrics = yield Learning(learner, steps, spans=("update", "minibatch"))
             if "value" in fields and "returns" in fields:
@@ -134,7 +160,7 @@ class OnPolicy(Algorithm):
                 snapshot = learner.publish(iteration, normalizer.obs_scale)
                 rollout.publish(snapshot)
                 state = rollout.state()
-                parts = (learner.kept_state(), normalizer.to_arrays().copy, state.to_arrays)
+                parts = (learner.kept_state(), normalizer.kept(), state.to_arrays)
                 position = Position(
                     timesteps=state.num_transitions,
                     iteration=iteration,
@@ -156,13 +182,16 @@ class OnPolicy(Algorithm):
 
     def _batch(
         self,
-        fragments: Sequence[Fragment],
-        normalizer: Normalizer,
-        policy: ActingPolicy,
+        fragments: Sequence[Any],
+        normalizer: Any,
+        policy: ActingPolicy | DevicePolicy,
         learner: Learner,
         config: Any,
-    ) -> tuple[dict[str, Array], Any]:
-        """Return what is learned from fragments, (Σ T·N, …): arrays, and tensors on the device."""
+    ) -> tuple[dict[str, Any], Any]:
+        """Return what is learned from fragments, (Σ T·N, …): arrays, and tensors on the device.
+
+        Of fragments that are on the device both are the same.
+        """
         assert self.prepare is not None
         prepared = []
         for fragment in fragments:
@@ -171,6 +200,12 @@ class OnPolicy(Algorithm):
             prepared.append(self.prepare(scaled, learner.hyper.floats, config))
         kind = type(prepared[0])
         given = [_present(one) for one in prepared]
+        if isinstance(policy, DevicePolicy):
+            (only,) = given
+            tensors = {name: x.flatten(0, 1) for name, x in only.items()}
+            if "obs" in tensors:
+                tensors["obs"] = policy.scaled(tensors["obs"])
+            return tensors, kind(**tensors)
         if policy.memory_size:
             missing = [x for x in ("memory", "begins", "weight") if x not in kind._fields]
             if missing:
