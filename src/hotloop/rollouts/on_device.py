@@ -29,9 +29,9 @@ from hotloop.system.memory import need_memory
 from hotloop.timing import span
 from hotloop.types import Array, Episode
 
-# Steps of a block at most. What is compiled or captured is written out step by step: more of them
-# take longer to compile and more memory, and save nothing that could be measured.
-MOST_BLOCK_STEPS = 16
+# Steps of a block at most. What is compiled or captured is written out step by step: eight of
+# CartPole take some 25 s to compile, and a call for eight steps of many environments costs nothing.
+MOST_BLOCK_STEPS = 8
 _ENVS = "envs."  # before the names of the environments' own tensors
 
 Execute = Callable[[Callable[..., Any], str], Callable[..., Any]]

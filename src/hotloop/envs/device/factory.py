@@ -141,10 +141,17 @@ def make_host_vec(
     return HostVectorEnv(made, seed=seed, first_env=first_env, stream=stream)
 
 
-def missing_library(env: str, library: str, package: str) -> MissingExtraError:
-    """What to raise where a library of environments can't be imported."""
+def missing_library(env: str, error: ImportError, packages: str) -> MissingExtraError:
+    """What to raise where a library of environments can't be imported.
+
+    Args:
+        env: what needs it.
+        error: of the import.
+        packages: that bring it.
+    """
     return MissingExtraError(
-        f"environment '{env}' needs {library}, which is not installed: pip install {package}"
+        f"environments such as '{env}' need `{packages}`, which can't be imported ({error}): "
+        f"pip install {packages}"
     )
 
 
