@@ -10,17 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import torch
 
 from hotloop.envs.device.factory import missing_library
+from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, box_actions, unsupported
 from hotloop.errors import ConfigError, UnknownNameError, nearest
-
-try:
-    import jax
-
-    from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, box_actions, unsupported
-except ImportError as error:
-    raise missing_library("brax:halfcheetah", error, "jax") from error
 
 # First states are made anew after so many steps: some episodes of an environment that end within
 # them begin alike.

@@ -150,7 +150,7 @@ def missing_library(env: str, error: ImportError, packages: str) -> MissingExtra
         packages: that bring it.
     """
     return MissingExtraError(
-        f"environments such as '{env}' need `{packages}`, which can't be imported ({error}): "
+        f"environments such as '{env}' need a library that can't be imported ({error}): "
         f"pip install {packages}"
     )
 
@@ -159,14 +159,14 @@ def _found(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> DeviceFa
     if isinstance(env, str):
         prefix, _, name = env.partition(":")
         if env in _OWN:
-            return _imported(*_OWN[env])
+            return _imported(env, *_OWN[env])
         if prefix == "hotloop":
             raise UnknownNameError(
                 f"there is no environment '{env}'{nearest(env, _OWN)}: there is "
                 f"{', '.join(_OWN)}"
             )
         if prefix in _LIBRARIES:
-            return partial(_imported(*_LIBRARIES[prefix]), name)
+            return partial(_imported(env, *_LIBRARIES[prefix]), name)
     factory = _users_factory(env, kwargs)
     if factory is None:
         raise ConfigError(
@@ -176,16 +176,14 @@ def _found(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> DeviceFa
     return factory
 
 
-def _imported(module: str, name: str) -> DeviceFactory:
+def _imported(env: str, module: str, name: str) -> DeviceFactory:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in ("torch", "jax"):
             raise
-        raise MissingExtraError(
-            "environments on the device need torch, which is not installed: "
-            "pip install 'hotloop[train]'"
-        ) from error
+        packages = "'hotloop[train]'" if error.name == "torch" else "jax"
+        raise missing_library(env, error, packages) from error
 
 
 def _users_factory(

@@ -11,15 +11,9 @@ from typing import Any
 import torch
 
 from hotloop.envs.device.factory import missing_library
+from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, box_actions, unsupported
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError, UnknownNameError, nearest
-
-try:
-    import gymnax  # pyright: ignore[reportMissingImports]
-
-    from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, box_actions, unsupported
-except ImportError as error:
-    raise missing_library("gymnax:CartPole-v1", error, "gymnax") from error
 
 
 def make_gymnax(
@@ -34,12 +28,15 @@ def make_gymnax(
         **params: of the environment's `EnvParams`.
 
     Raises:
-        UnknownNameError: there is no such environment.
+        UnknownNameError, MissingExtraError: there is no such environment, or no gymnax.
         ConfigError: it has no such parameter, or JAX does not know the device.
         SpaceError: its spaces are not supported.
     """
+    try:
+        import gymnax  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise missing_library(f"gymnax:{name}", error, "gymnax") from error
     known = gymnax.registered_envs
-    known = known() if callable(known) else known
     if name not in known:
         raise UnknownNameError(f"gymnax has no environment '{name}'{nearest(name, known)}")
     env, defaults = gymnax.make(name)
