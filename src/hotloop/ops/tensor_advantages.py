@@ -68,7 +68,6 @@ def gae(
 
 def explained_variance(value: Tensor, returns: Tensor) -> float:
     """Return how much of the returns' variance the values told, see `ops.explained_variance`."""
-    returns, value = returns.double(), value.double()
-    both = torch.stack([returns.var(correction=0), (returns - value).var(correction=0)])
-    variance, residual = both.tolist()
+    parts = [x.double().var(correction=0) for x in (returns, returns - value)]
+    variance, residual = torch.stack(parts).tolist()
     return 1.0 - residual / variance if variance > 0 else math.nan
