@@ -437,14 +437,14 @@ class OnDeviceRollout:
             EnvironmentFailure: an environment did.
         """
         observed = rows.next_obs.flatten(2).isfinite().all(-1) & rows.reward.isfinite()
-        told = rows.value.isfinite() & rows.log_prob.isfinite() & next_value.isfinite()
-        all_observed, all_told = torch.stack([observed.all(), told.all()]).tolist()
-        if all_observed and all_told:
+        acted = rows.value.isfinite() & rows.log_prob.isfinite()
+        whole = observed & acted & next_value.isfinite()
+        if whole.all():
             return
-        bad = ~(observed & told)
-        t, env = bad.nonzero()[0].tolist()
+        t, env = (~whole).nonzero()[0].tolist()
         step = self._vector_steps + t
-        if not rows.obs[t, env].isfinite().all() or not observed[t, env]:
+        # What the policy gave NaN to may give NaN back, and the other way round.
+        if acted[t, env] and not observed[t, env]:
             raise EnvironmentFailure(
                 f"environment {env} gave NaN or infinity at step {step} (reward "
                 f"{rows.reward[t, env].item():g}, observation {rows.next_obs[t, env].tolist()}): "
