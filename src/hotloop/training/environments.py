@@ -94,9 +94,9 @@ def on_device(environment: str | Callable[..., Any], config: Any, *, is_able: bo
     Raises:
         ConfigError: they do, and an option or the algorithm is not for such.
     """
-    if config.has_workers and callable(environment):
-        return False  # whatever it makes is made in the workers
-    if not is_on_device(environment, config.env_kwargs):
+    # Where there are workers, the modules of environments are imported by them alone.
+    may_import = not config.has_workers
+    if not is_on_device(environment, config.env_kwargs, may_import=may_import):
         return False
     name, instead = environment_name(environment), ""
     if not is_able:

@@ -40,13 +40,19 @@ _LIBRARIES = {
 _TAKES = ("num_envs", "device")
 
 
-def is_on_device(env: str | Callable[..., Any], env_kwargs: Mapping[str, Any] | None = None) -> bool:
+def is_on_device(
+    env: str | Callable[..., Any],
+    env_kwargs: Mapping[str, Any] | None = None,
+    *,
+    may_import: bool = True,
+) -> bool:
     """Whether these environments step on a device.
 
     Args:
         env: an id, `module:factory`, or a factory. A factory makes such environments if it must be
             given `num_envs` and `device`; its module is imported to see.
         env_kwargs: what it is given besides.
+        may_import: whether a module may be; if not, what it holds counts as none.
     """
     if isinstance(env, str):
         prefix = env.partition(":")[0]
@@ -54,6 +60,8 @@ def is_on_device(env: str | Callable[..., Any], env_kwargs: Mapping[str, Any] | 
             return False
         if prefix == "hotloop" or prefix in _LIBRARIES:
             return True
+        if not may_import:
+            return False
     return _users_factory(env, env_kwargs or {}) is not None
 
 
