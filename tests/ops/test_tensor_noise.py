@@ -57,7 +57,11 @@ def test_extreme_words_stay_within_the_bounds(monkeypatch):
     shape = {"num_steps": 1, "num_envs": 1, "size": 4}
     drawn = tensor_noise.uniform(tensor_noise.key_of(0, "cpu"), torch.tensor(0), **shape)
     assert 0.0 < drawn.min() < drawn.max() < 1.0
-    assert tensor_noise.gumbel(tensor_noise.key_of(0, "cpu"), torch.tensor(0), **shape).isfinite().all()
+    assert (
+        tensor_noise.gumbel(tensor_noise.key_of(0, "cpu"), torch.tensor(0), **shape)
+        .isfinite()
+        .all()
+    )
 
 
 def test_a_step_is_the_same_in_whatever_block_it_is_drawn():

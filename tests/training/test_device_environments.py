@@ -52,7 +52,10 @@ def test_the_run_directory_tells_the_run(tmp_path):
     assert all(line["episode_returns"] == line["episode_lengths"] for line in lines)
     assert result.timing.find("collect", "block").count == 12  # of six steps each
     assert result.accounting["collected"] == result.accounting["trained"] == 1152
-    assert [line.partition(":")[0] for line in result.execution.split("\n")] == ["update", "rollout"]
+    assert [line.partition(":")[0] for line in result.execution.split("\n")] == [
+        "update",
+        "rollout",
+    ]
     # The policy that is returned is the one that was learned.
     obs = np.ones((2, 4), np.float32)
     head = hotloop.load(result.run_dir).head(obs)
@@ -137,7 +140,7 @@ def test_an_algorithm_of_ones_own_gets_tensors(tmp_path):
     ],
 )
 def test_options_that_are_not_for_them(tmp_path, options, message):
-    with pytest.raises(ConfigError, match=f"hotloop:CartPole steps on the device.*{message}"):
+    with pytest.raises(ConfigError, match=rf"hotloop:CartPole steps on the device.*{message}"):
         ppo.train(config(tmp_path, **options))
     assert not (tmp_path / "run").exists()
 

@@ -89,7 +89,7 @@ class DevicePolicy:
             bound: what to scale by, where a compiled function is handed it; the policy's own.
         """
         bound = bound or self.bound
-        if bound.mean is None or bound.std is None:
+        if bound.mean is None or bound.std is None or bound.clip is None:
             return obs.to(self._dtype)
         scaled = (obs.to(torch.float32) - bound.mean) / bound.std
         return scaled.clamp(-bound.clip, bound.clip)

@@ -10,19 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hotloop.envs import ActionSpec, ObsSpec
+from hotloop.envs.device.checks import check_obs, check_step
 from hotloop.envs.device.functional import TensorVectorEnv
-from hotloop.envs.device.protocol import DeviceStep, DeviceVectorEnv
+from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.errors import EnvironmentFailure, NonFiniteError
 from hotloop.ops import tensor_noise
 from hotloop.policies import PolicySnapshot
 from hotloop.policies.device_acting import Bound, DevicePolicy
 from hotloop.rollouts.accounting import Accounting
+from hotloop.rollouts.device_rows import DeviceFragment, Rows, Tally, stacked
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.system.memory import need_memory
@@ -37,61 +39,6 @@ _ENVS = "envs."  # before the names of the environments' own tensors
 Execute = Callable[[Callable[..., Any], str], Callable[..., Any]]
 """Makes something that runs a function of (state, *arguments), of that name: eager, or as a graph.
 The state is a tree of tensors, some of which the function changes in place."""
-
-
-@dataclass(slots=True)
-class DeviceFragment:
-    """T steps of N environments, time-major, as tensors on the device; see `types.Fragment`."""
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    next_obs: Tensor
-    value: Tensor
-    next_value: Tensor
-    log_prob: Tensor
-    last_obs: Tensor
-    policy_version: int = 0
-    first_env: int = 0
-
-    @property
-    def num_steps(self) -> int:
-        """T."""
-        return self.reward.shape[0]
-
-    @property
-    def num_envs(self) -> int:
-        """N."""
-        return self.reward.shape[1]
-
-    @property
-    def valid(self) -> Tensor:
-        """Bool, (T, N): every row is a transition."""
-        return torch.ones_like(self.terminated)
-
-
-class Rows(NamedTuple):
-    """One step of N environments, (N, …), or T steps, (T, N, …).
-
-    Attributes:
-        episode: int64, number of the episode.
-        episode_return: float64, of the episode so far, this step's reward included.
-        episode_length: int64, likewise.
-    """
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    next_obs: Tensor
-    value: Tensor
-    log_prob: Tensor
-    episode: Tensor
-    episode_return: Tensor
-    episode_length: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,14 +314,14 @@ class OnDeviceRollout:
         noise = self._policy.nets.draw_noise(key, clock, num_steps=count, num_envs=envs.num_envs)
         uniform = envs.drawn(key, clock + 1, count)
         state = {name[len(_ENVS) :]: x for name, x in here.items() if name.startswith(_ENVS)}
-        tally = _Tally(here)
+        tally = Tally(here)
         steps: list[Rows] = []
         for t in range(count):
             action, log_prob, value = self._policy.draw(bound, obs, noise[t])
             state, step = envs.advanced(state, action, uniform[t])
             steps.append(tally.row(obs, action, step, value, log_prob))
             obs = step.obs
-        rows = _stacked(steps)
+        rows = stacked(steps)
         next_value = self._next_value(bound, rows.next_obs, rows.terminated)
         tally.keep(here)
         for name, x in state.items():
@@ -395,7 +342,7 @@ class OnDeviceRollout:
             noise = self._policy.nets.draw_noise(
                 here["key"], here["clock"], num_steps=self._num_steps, num_envs=envs.num_envs
             )
-        obs, tally = self._obs, _Tally(here)
+        obs, tally = self._obs, Tally(here)
         steps: list[Rows] = []
         for t in range(self._num_steps):
             with span("act"):
@@ -406,7 +353,7 @@ class OnDeviceRollout:
                 check_step(step, envs)
             steps.append(tally.row(obs, action, step, value, log_prob))
             obs = step.obs
-        rows = _stacked(steps)
+        rows = stacked(steps)
         with span("evaluate"):
             next_value = self._evaluate(bound, rows.next_obs, rows.terminated)
         tally.keep(here)
@@ -461,88 +408,3 @@ class OnDeviceRollout:
         t, env = index.unbind(1)
         told = (rows.episode, rows.episode_return, rows.episode_length)
         self._ended.append((env, *(x[t, env] for x in told)))
-
-
-class _Tally:
-    """Counts episodes and sums their rewards while environments step.
-
-    Args:
-        here: has the counts so far; left alone until `keep`.
-    """
-
-    _NAMES = ("episode", "episode_return", "episode_length")
-
-    def __init__(self, here: Mapping[str, Tensor]) -> None:
-        self._episode, self._return, self._length = (here[name] for name in self._NAMES)
-
-    def row(
-        self, obs: Tensor, action: Tensor, step: DeviceStep, value: Tensor, log_prob: Tensor
-    ) -> Rows:
-        """Count a step, and return all that is kept of it."""
-        total, length = self._return + step.reward.double(), self._length + 1
-        row = Rows(
-            obs=obs,
-            action=action,
-            reward=step.reward,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            next_obs=step.next_obs,
-            value=value,
-            log_prob=log_prob,
-            episode=self._episode,
-            episode_return=total,
-            episode_length=length,
-        )
-        ended = step.terminated | step.truncated
-        self._episode = self._episode + ended
-        self._return, self._length = total.masked_fill(ended, 0.0), length.masked_fill(ended, 0)
-        return row
-
-    def keep(self, here: Mapping[str, Tensor]) -> None:
-        """Write the counts where the next block begins with them."""
-        for name, x in zip(self._NAMES, (self._episode, self._return, self._length), strict=True):
-            here[name].copy_(x)
-
-
-def _stacked(steps: list[Rows]) -> Rows:
-    """Return T steps as one, (T, N, …)."""
-    return Rows(*(torch.stack(column) for column in zip(*steps, strict=True)))
-
-
-def check_obs(obs: Any, envs: DeviceVectorEnv, name: str = "obs") -> None:
-    """Hold observations against what the environments say of them.
-
-    Raises:
-        EnvironmentFailure: they are no such tensor, or on another device.
-    """
-    spec = envs.obs_spec
-    _check(name, obs, (envs.num_envs, *spec.shape), getattr(torch, spec.dtype), envs.device)
-
-
-def check_step(step: DeviceStep, envs: DeviceVectorEnv) -> None:
-    """Hold what a step gave against what the environments say of it.
-
-    Raises:
-        EnvironmentFailure: it is something else.
-    """
-    check_obs(step.next_obs, envs, "next_obs")
-    check_obs(step.obs, envs)
-    rows = (envs.num_envs,)
-    _check("reward", step.reward, rows, torch.float32, envs.device)
-    _check("terminated", step.terminated, rows, torch.bool, envs.device)
-    _check("truncated", step.truncated, rows, torch.bool, envs.device)
-
-
-def _check(
-    name: str, x: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> None:
-    if not isinstance(x, Tensor):
-        given = f"a {type(x).__name__}"
-    elif (tuple(x.shape), x.dtype) == (shape, dtype) and x.device.type == device.type:
-        return
-    else:
-        given = f"{x.dtype} of shape {tuple(x.shape)} on {x.device}"
-    raise EnvironmentFailure(
-        f"`{name}` of environments on the device must be {dtype} of shape {shape} on {device}, got "
-        f"{given}: make it so in their `reset` and `step`"
-    )

@@ -163,9 +163,7 @@ class Training:
         asked = config.torch_threads
         self._cores = CoreTimes(asked if isinstance(asked, int) else 0)
         with span("make_envs"):
-            self.is_on_device = on_device(
-                environment, config, is_able=algorithm.learns_on_device
-            )
+            self.is_on_device = on_device(environment, config, is_able=algorithm.learns_on_device)
             if config.workers == "auto":
                 config = choose_workers(
                     config,

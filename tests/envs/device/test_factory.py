@@ -69,11 +69,11 @@ def test_a_device_other_than_the_learners_is_refused():
 
 
 def test_what_a_factory_must_make():
-    with pytest.raises(ConfigError, match="got a list.*without `num_envs`"):
+    with pytest.raises(ConfigError, match=r"got a list.*without `num_envs`"):
         make_device_vec(toys.not_environments, 1, CPU)
     with pytest.raises(ConfigError, match="`num_envs` is 2, but the factory makes 1"):
         make_device_vec(lambda num_envs, device: toys.counting(1, device), 2, CPU)
-    with pytest.raises(ConfigError, match="TypeError.*'lenght'"):
+    with pytest.raises(ConfigError, match=r"TypeError.*'lenght'"):
         make_device_vec(toys.counting, 1, CPU, {"lenght": 2})
 
     def raises(num_envs, device):
@@ -91,7 +91,7 @@ def test_what_is_not_installed_is_named(env, package):
     pytest.importorskip("jax")
     if importlib.util.find_spec(package.replace("playground", "mujoco_playground")):
         pytest.skip(f"{package} is installed")
-    with pytest.raises(MissingExtraError, match=f"'{env}' need.*pip install {package}"):
+    with pytest.raises(MissingExtraError, match=rf"'{env}' need.*pip install {package}"):
         make_device_vec(env, 1, CPU)
 
 
@@ -112,7 +112,10 @@ def test_on_the_host_they_are_as_all_others():
     assert step.terminated.all()
     assert step.next_obs[:, 0].tolist() == [2, 2]
     assert step.obs[:, 0].tolist() == [0, 0]
-    assert [tuple(episode)[:4] for episode in envs.pop_episodes()] == [(0, 0, 0.75, 2), (1, 0, 2, 2)]
+    assert [tuple(episode)[:4] for episode in envs.pop_episodes()] == [
+        (0, 0, 0.75, 2),
+        (1, 0, 2, 2),
+    ]
     assert envs.pop_episodes() == []
     assert envs.running() == [(1, 0), (1, 0)]
     again = make_vec(toys.counting, 2, seed=3, env_kwargs={"length": 2})
@@ -122,7 +125,9 @@ def test_on_the_host_they_are_as_all_others():
 
 
 def test_evaluation_sees_other_episodes():
-    firsts = [make_vec(toys.counting, 2, seed=3, stream=x).reset() for x in ("training", "evaluation")]
+    firsts = [
+        make_vec(toys.counting, 2, seed=3, stream=x).reset() for x in ("training", "evaluation")
+    ]
     assert firsts[0].tolist() != firsts[1].tolist()
 
 
@@ -135,6 +140,6 @@ def test_there_is_no_info(told):
 def test_looking_whether_an_id_is_one_imports_no_torch():
     code = (
         "import sys; from hotloop.envs.device import is_on_device; "
-        "assert is_on_device('gymnax:X') and 'torch' not in sys.modules and 'jax' not in sys.modules"
+        "assert is_on_device('gymnax:X') and not {'torch', 'jax'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -222,7 +222,7 @@ def test_a_seed_gives_the_same_episodes_and_another_one_others():
 def test_a_device_that_jax_does_not_know():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(ConfigError, match="learner's device, cuda, but JAX sees .*cpu.* alone"):
+    with pytest.raises(ConfigError, match=r"learner's device, cuda, but JAX sees .*cpu.* alone"):
         JaxVectorEnv(gymnax.described(Gymnax(), Params(), "toy"), N, torch.device("cuda"))
 
 

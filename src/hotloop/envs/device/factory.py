@@ -109,8 +109,8 @@ def make_device_vec(
         )
     if made.num_envs != num_envs:
         raise ConfigError(
-            f"{name}: `num_envs` is {num_envs}, but the factory makes {made.num_envs}: make as many "
-            "as are asked for"
+            f"{name}: `num_envs` is {num_envs}, but the factory makes {made.num_envs}: make as "
+            "many as are asked for"
         )
     if not _is_same(made.device, device):
         raise ConfigError(
@@ -170,8 +170,7 @@ def _found(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> DeviceFa
             return _imported(env, *_OWN[env])
         if prefix == "hotloop":
             raise UnknownNameError(
-                f"there is no environment '{env}'{nearest(env, _OWN)}: there is "
-                f"{', '.join(_OWN)}"
+                f"there is no environment '{env}'{nearest(env, _OWN)}: there is {', '.join(_OWN)}"
             )
         if prefix in _LIBRARIES:
             return partial(_imported(env, *_LIBRARIES[prefix]), name)

@@ -16,9 +16,7 @@ from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 
-def make_gymnax(
-    name: str, *, num_envs: int, device: torch.device, **params: Any
-) -> JaxVectorEnv:
+def make_gymnax(name: str, *, num_envs: int, device: torch.device, **params: Any) -> JaxVectorEnv:
     """Return N environments of gymnax.
 
     Args:

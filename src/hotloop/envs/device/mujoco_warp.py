@@ -93,7 +93,12 @@ class MujocoWarp(ABC):
         self._first_qpos = torch.tensor(self.model.qpos0, dtype=torch.float32, device=device)
         self._graph: Any = None
         part = ObsField(
-            name="", start=0, stop=obs_size, shape=(obs_size,), encoding="box", raw_shape=(obs_size,)
+            name="",
+            start=0,
+            stop=obs_size,
+            shape=(obs_size,),
+            encoding="box",
+            raw_shape=(obs_size,),
         )
         self.obs_spec = ObsSpec(shape=(obs_size,), dtype="float32", layout=(part,))
         infinite = float("inf")
