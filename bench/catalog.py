@@ -16,7 +16,7 @@ from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
-from bench.train import neighbours, pixels, presets, start
+from bench.train import lanes, neighbours, pixels, presets, start
 from bench.train import tables as train
 
 
@@ -76,8 +76,8 @@ BENCHES: dict[str, Bench] = {
         "3 to 20 min",
         runs=(
             "--env-id CartPole-v1",
-            "--env-id CartPole-v1 --repeats 3 --compile auto --cold",
-            "--env-id CartPole-v1 --repeats 2 --compile on --cold",
+            "--env-id CartPole-v1 --repeats 3 --execution auto --cold",
+            "--env-id CartPole-v1 --repeats 2 --execution compile --cold",
             "--env-id HalfCheetah-v5 --timesteps 40960 --repeats 3",
             "--algorithm sac --against sb3 sbx",
             "--algorithm td3 --against sb3 sbx",
@@ -235,6 +235,13 @@ BENCHES: dict[str, Bench] = {
             Table(PROFILER, "corpus misses table", corpus.misses_table),
             Table(PROFILER, "corpus alarms table", corpus.alarms_table),
         ),
+    ),
+    "lanes": Bench(
+        "bench.train.lanes",
+        "several seeds one after another, two at a time, and trained together in one update",
+        "10 min",
+        runs=("",),
+        tables=(Table("docs/runs.md", "lanes table", lanes.lanes_table),),
     ),
     "neighbours": Bench(
         "bench.train.neighbours",

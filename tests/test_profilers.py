@@ -5,7 +5,7 @@ import pstats
 import subprocess
 import sys
 
-TRAIN = ("train", "ppo", "--total-timesteps", "4096", "--compile", "off", "--run-dir")
+TRAIN = ("train", "ppo", "--total-timesteps", "4096", "--execution", "eager", "--run-dir")
 
 YAPPI = """
 import json, sys, yappi

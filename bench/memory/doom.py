@@ -71,7 +71,7 @@ def run_hotloop(name: str) -> dict[str, float]:
             normalize_reward=True,
             total_timesteps=FRAMES // SKIP,
             torch_threads=2,
-            compile="on",
+            execution="compile",
             runs_dir=folder,
             **OURS[name],
         )

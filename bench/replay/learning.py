@@ -60,7 +60,7 @@ def train(env_id: str, replay: str, seed: int, options: argparse.Namespace) -> d
         config = algorithm.preset(
             env_id,
             seed=seed,
-            compile=options.compile,
+            execution=options.execution,
             torch_threads=options.threads,
             runs_dir=folder,
             **REPLAYS[replay],
@@ -82,7 +82,7 @@ def train_in_process(
     command = [
         *(sys.executable, "-m", "bench", "replay-learning", "--worker", replay),
         *("--env-id", env_id, "--first-seed", str(seed)),
-        *("--threads", str(options.threads), "--compile", options.compile),
+        *("--threads", str(options.threads), "--execution", options.execution),
     ]
     if options.timesteps is not None:
         command += ["--timesteps", str(options.timesteps)]
@@ -192,7 +192,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     parser.add_argument("--timesteps", type=int, help="default: the preset's")
     parser.add_argument("--threads", type=int, default=1, help="cores for each one's updates")
-    parser.add_argument("--compile", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--execution", default="auto", choices=["auto", "eager", "compile"])
     parser.add_argument("--worker", choices=list(REPLAYS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

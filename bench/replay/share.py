@@ -122,7 +122,7 @@ def measure(replay: str, options: argparse.Namespace) -> dict[str, float]:
                 learning_starts=LEARNING_STARTS,
                 total_timesteps=total,
                 report_interval=REPORT_INTERVAL,
-                compile=options.compile,
+                execution=options.execution,
                 torch_threads=options.threads,
                 policy_frequency=1,
                 runs_dir=folder,
@@ -142,7 +142,7 @@ def measure_in_process(replay: str, options: argparse.Namespace) -> dict[str, fl
         *(sys.executable, "-m", "bench", "replay-share", "--worker", replay),
         *("--entries", str(options.entries), "--updates", str(options.updates)),
         *("--warm-up", str(options.warm_up), "--threads", str(options.threads)),
-        *("--compile", options.compile),
+        *("--execution", options.execution),
     ]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--warm-up", type=int, default=300, help="updates before those")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--compile", default="on", choices=["auto", "on", "off"])
+    parser.add_argument("--execution", default="compile", choices=["auto", "eager", "compile"])
     parser.add_argument("--worker", choices=list(ABOUTS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -201,7 +201,7 @@ def main() -> int:
                 "hidden_sizes": [256, 256],
                 "policy_frequency": 1,
                 "threads": options.threads,
-                "compile": options.compile,
+                "execution": options.execution,
             },
             "ways": ways,
             "published": PUBLISHED,

@@ -310,12 +310,12 @@ def ppo(scale: Scale, rounds: int) -> None:
     settings.add_options(parser)
     options = parser.parse_args(["--algorithm", "ppo", "--timesteps", str(scale.timesteps)])
     settings.complete(parser, options)
-    options.compile = "off" if scale is QUICK else "on"
+    options.execution = "eager" if scale is QUICK else "compile"
     asked = {
         name: argparse.Namespace(**{**vars(options), **extra})
         for name, (_, _, extra) in TRAININGS.items()
     }
-    if options.compile == "on":  # fills the cache: what is measured is a warm one
+    if options.execution == "compile":  # fills the cache: what is measured is a warm one
         for name in ("inline", "2 variable"):  # weights make another graph
             short = argparse.Namespace(**{**vars(asked[name]), "timesteps": 2_048})
             speed.run_in_process("hotloop", short, 1)

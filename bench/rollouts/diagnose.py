@@ -92,7 +92,7 @@ def _diagnose_hotloop(
             num_minibatches=max(1, sizes.num_steps * sizes.workers // sizes.minibatch),
             schedule=schedule,  # pyright: ignore[reportArgumentType]
             overlap=bool(overlap),
-            compile="off",
+            execution="eager",
             runs_dir=folder,
         ),
         on_report=mark,

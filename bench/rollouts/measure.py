@@ -252,7 +252,7 @@ def choose(
                 total_timesteps=timesteps,
                 workers=workers,  # pyright: ignore[reportArgumentType]
                 torch_threads=1,
-                compile="off",
+                execution="eager",
                 runs_dir=folder,
             ),
             progress=False,

@@ -58,7 +58,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn CartPole": ("dqn", {"total_timesteps": 60_000, "learning_starts": 5_000}),
     "ppo CartPole, eager": (
         "ppo",
-        {"total_timesteps": 20_480, "learning_rate": 3e-4, "compile": "off"},
+        {"total_timesteps": 20_480, "learning_rate": 3e-4, "execution": "eager"},
     ),
 }
 
@@ -67,7 +67,11 @@ def train(case: str) -> dict[str, float]:
     """Train once with the hotloop that is imported here."""
     name, options = CASES[case]
     algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
-    options = {"compile": "on", "torch_threads": 1 if name in ("ppo", "dqn") else 2, **options}
+    options = {
+        "execution": "compile",
+        "torch_threads": 1 if name in ("ppo", "dqn") else 2,
+        **options,
+    }
     if any(field.name == "anneal_learning_rate" for field in dataclasses.fields(algorithm.Config)):
         options["anneal_learning_rate"] = False
     with tempfile.TemporaryDirectory() as folder:

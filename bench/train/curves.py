@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     parser.add_argument("--against", default="sb3", choices=["sb3"])
-    parser.add_argument("--compile", default="auto", choices=["auto", "on", "off"])
+    parser.add_argument("--execution", default="auto", choices=["auto", "eager", "compile"])
     parser.add_argument("--peer", action="store_true", help="train the peer's missing seeds")
     parser.add_argument("--keep", action="store_true", help="train only our missing seeds too")
     options = parser.parse_args()

@@ -34,7 +34,7 @@ threads, folder = sys.argv[1:]
 def tell(report):
     print(time.monotonic(), report.timesteps, flush=True)
 config = sac.Config(
-    env_id="HalfCheetah-v5", learning_starts=500, report_interval=50, compile="on",
+    env_id="HalfCheetah-v5", learning_starts=500, report_interval=50, execution="compile",
     torch_threads="auto" if threads == "auto" else int(threads), runs_dir=folder,
 )
 sac.train(config, on_report=tell, progress=False)

@@ -213,7 +213,7 @@ def main() -> int:
         kept = {run["seed"] for run in results[task]["runs"]}
         wanted += [(task, seed) for seed in range(1, arguments.seeds + 1) if seed not in kept]
     # Seeds of one preset learn the same graph, and each has a core of its own.
-    more = ["--compile", "on", "--torch-threads", "1"]
+    more = ["--execution", "compile", "--torch-threads", "1"]
     has_failed = False
     with ThreadPoolExecutor(arguments.jobs) as pool:
         trainings: dict[Future[dict[str, Any]], str] = {}

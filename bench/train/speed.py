@@ -6,7 +6,7 @@
 Runs alternate, each in a process of its own. Printed and stored: steps a second in the training
 loop, with compiling taken out of it and with it, and end to end (imports, start-up and everything
 else included), medians, spread, the ratios, and the learning curves that go with them. By default
-hotloop compiles its update, so that its full speed is seen; `--compile auto` lets it decide, and
+hotloop compiles its update, so that its full speed is seen; `--execution auto` lets it decide, and
 `--cold` gives every run an empty cache to compile into.
 """
 
@@ -51,7 +51,7 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
                 total_timesteps=options.timesteps,
                 seed=options.seed,
                 torch_threads=options.threads,
-                compile=options.compile,
+                execution=options.execution,
                 runs_dir=folder,
                 **precision,
                 **worker_settings(options),
@@ -88,7 +88,7 @@ def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[st
     command = [
         *(sys.executable, "-m", "bench", "train", "--worker", name),
         *("--env-id", options.env_id, "--timesteps", str(options.timesteps)),
-        *("--seed", str(seed), "--threads", str(options.threads), "--compile", options.compile),
+        *("--seed", str(seed), "--threads", str(options.threads), "--execution", options.execution),
         *("--algorithm", options.algorithm, "--precision", options.precision),
         *("--workers", str(options.workers), *(["--overlap"] if options.overlap else [])),
         *(["--schedule", options.schedule] if options.schedule is not None else []),
@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument(
         "--against", nargs="+", default=["sb3"], choices=["sb3", "sbx"], help="default: sb3"
     )
-    parser.add_argument("--compile", default="on", choices=["auto", "on", "off"])
+    parser.add_argument("--execution", default="compile", choices=["auto", "eager", "compile"])
     parser.add_argument("--cold", action="store_true", help="compile into an empty cache")
     parser.add_argument("--worker", choices=sorted(RUNNERS), help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=1, help=argparse.SUPPRESS)
@@ -149,7 +149,7 @@ def main() -> int:
         return 0
 
     learning_starts = SETTINGS[options.algorithm][options.env_id].get("learning_starts", 0)
-    if options.compile != "off" and not options.cold:
+    if options.execution != "eager" and not options.cold:
         # Fills the cache: what is measured is a warm one.
         short = argparse.Namespace(**{**vars(options), "timesteps": learning_starts + 1_000})
         run_in_process("hotloop", short, seed=1)
@@ -196,7 +196,7 @@ def main() -> int:
             **COMMON[options.algorithm],
             "threads": options.threads,
             "timesteps": options.timesteps,
-            "compile": options.compile,
+            "execution": options.execution,
             "precision": options.precision,
             **worker_settings(options),
             "cache": "cold" if options.cold else "warm",
@@ -211,7 +211,7 @@ def main() -> int:
             for name, done in runs.items()
         },
     }
-    how = "" if options.compile == "on" else f"_{options.compile}"
+    how = "" if options.execution == "compile" else f"_{options.execution}"
     how += "_cold" if options.cold else ""
     how += "" if options.precision == "float32" else f"_{options.precision}"
     how += worker_suffix(options)

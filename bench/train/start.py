@@ -4,9 +4,9 @@
     python -m bench start --timesteps 20000 --repeats 10
 
 `hotloop train ppo --env-id CartPole-v1` runs as a user starts it, a process each time. A run with
-`--compile on` comes first: it fills the cache, so that the others find the compiled update there.
-Lines are those of the timing tree that is printed. Kept are the median and the extremes over the
-repeats, in seconds.
+`--execution compile` comes first: it fills the cache, so that the others find the compiled update
+there. Lines are those of the timing tree that is printed. Kept are the median and the extremes over
+the repeats, in seconds.
 
 `start.json`: `lines`, by name, in order: a figure; `whole`, from prompt to end.
 """
@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("--timesteps", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=10)
     options = parser.parse_args()
-    run(options.timesteps, "--compile", "on")
+    run(options.timesteps, "--execution", "compile")
     runs: list[dict[str, float]] = []
     for number in range(1, options.repeats + 1):
         runs.append(run(options.timesteps))

@@ -62,8 +62,10 @@ def off_policy_table() -> str:
 
 def _about(result: dict[str, Any]) -> str:
     settings = result["settings"]
-    how = {"on": "compiled", "off": "eager", "auto": "auto"}[settings["compile"]]
-    if settings["compile"] != "off":
+    ways = {"compile": "compiled", "on": "compiled", "off": "eager"}  # as it was called before
+    asked = settings.get("execution", settings.get("compile"))
+    how = ways.get(asked, asked)
+    if how != "eager":
         how += f", {settings['cache']} cache"
     if settings.get("precision", "float32") != "float32":
         how += f", {settings['precision']}"

@@ -71,7 +71,7 @@ def train(case: str, folder: str) -> dict[str, Any]:
 
     name, options = CASES[case]
     algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
-    given: dict[str, Any] = {"compile": "off", "runs_dir": folder, "seed": 3}
+    given: dict[str, Any] = {"execution": "eager", "runs_dir": folder, "seed": 3}
     if name == "ppo":
         given |= {**_PPO, "learning_rate": 1e-3}
     else:

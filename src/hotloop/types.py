@@ -77,6 +77,7 @@ class Fragment:
             begins; M is its `memory_size`, 0 of a network without memory.
         last_memory: (N, M), what it remembers after the last step, 0 where the episode ended.
         policy_version: version of the policy that acted; the oldest one, if it changed on the way.
+        versions: int64, (T,), that of each row; None: all the same.
         first_env: number of its first environment, counted over all workers.
         restarted_envs: environments, 0 … N − 1, whose first row here follows on nothing: the
             episode that the rows before belong to was lost.
@@ -98,6 +99,7 @@ class Fragment:
     policy_version: int = 0
     first_env: int = 0
     restarted_envs: tuple[int, ...] = ()
+    versions: Array | None = None
 
     @classmethod
     def allocate(
@@ -147,6 +149,7 @@ class Fragment:
             policy_version=self.policy_version,
             first_env=self.first_env,
             restarted_envs=self.restarted_envs if start == 0 else (),
+            versions=None if self.versions is None else self.versions[start:stop],
         )
 
     @property

@@ -20,7 +20,7 @@ SMALL = {
     "hidden_sizes": (16, 12),
     "learning_rate": 4e-3,
     "target_interval": 30,
-    "compile": "off",
+    "execution": "eager",
 }
 
 
@@ -108,7 +108,7 @@ def test_several_moves_of_the_target_network_are_one(tau):
 def test_compiled_is_eager():
     """100 updates, those of the target network included."""
     options = {"dueling": True, "huber": 1.0, "max_grad_norm": 1.0, "learning_rate": 1e-3}
-    eager, compiled = (learning(compile=mode, **options) for mode in ("off", "on"))
+    eager, compiled = (learning(execution=mode, **options) for mode in ("eager", "compile"))
     for k in range(100):
         batch = reference.random_batch(3, DISCRETE, 32, seed=k, weighed=True)
         errors = eager.update(batch), compiled.update(batch)

@@ -20,7 +20,7 @@ SMALL = {
     "hidden_sizes": (7,),
     "activation": "tanh",
     "batch_size": COUNT,
-    "compile": "off",
+    "execution": "eager",
     "buffer_size": 1_000,
 }
 

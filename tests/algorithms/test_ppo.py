@@ -36,7 +36,12 @@ def train(tmp_path, env=None, name="run", on_report=None, **options):
 )
 def test_update_is_the_usual_one(action_spec, options):
     """100 minibatches, beside modules and torch's own Adam."""
-    fixed = {"update_epochs": 50, "compile": "off", "hidden_sizes": (16, 16), "learning_rate": 1e-3}
+    fixed = {
+        "update_epochs": 50,
+        "execution": "eager",
+        "hidden_sizes": (16, 16),
+        "learning_rate": 1e-3,
+    }
     config = ppo.Config(**{**SMALL, **fixed, "seed": 0, **options})
     device = torch.device("cpu")
     nets = ppo.networks(config, Spaces(obs_spec(4), action_spec), device)

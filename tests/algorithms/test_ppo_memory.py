@@ -22,7 +22,7 @@ OPTIONS = {
     "num_steps": LENGTH,
     "num_minibatches": 2,
     "update_epochs": 8,
-    "compile": "off",
+    "execution": "eager",
     "hidden_sizes": (6,),
     "learning_rate": 1e-3,
     "entropy_coef": 0.01,

@@ -18,7 +18,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 
 UNIT = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-1.0, -1.0), high=(1.0, 1.0))
 UNEVEN = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-3.0, 0.5), high=(1.0, 1.0))
-SMALL = {"batch_size": 32, "hidden_sizes": (16, 12), "compile": "off", "torch_threads": 1}
+SMALL = {"batch_size": 32, "hidden_sizes": (16, 12), "execution": "eager", "torch_threads": 1}
 
 
 def learning(action_spec=UNIT, **options):
@@ -101,7 +101,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
 @pytest.mark.slow
 def test_compiled_is_eager():
     """100 updates from the same noise, the policy's included."""
-    eager, compiled = (learning(UNEVEN, compile=mode) for mode in ("off", "on"))
+    eager, compiled = (learning(UNEVEN, execution=mode) for mode in ("eager", "compile"))
     for k in range(100):
         batch = reference.random_batch(3, UNEVEN, 32, seed=k, weighed=True)
         errors = eager.update(batch), compiled.update(batch)

@@ -95,7 +95,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
 @pytest.mark.slow
 def test_compiled_is_eager():
     """100 updates from the same noise, the policy's included."""
-    eager, compiled = (learning(UNEVEN, compile=mode) for mode in ("off", "on"))
+    eager, compiled = (learning(UNEVEN, execution=mode) for mode in ("eager", "compile"))
     for k in range(100):
         batch = reference.random_batch(3, UNEVEN, 32, seed=k, weighed=True)
         errors = eager.update(batch), compiled.update(batch)

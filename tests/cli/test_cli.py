@@ -195,7 +195,7 @@ def test_an_interrupted_run_keeps_metrics_and_tree(tmp_path, number, repeats, co
 
 
 def test_an_environment_that_swallows_the_interrupt_does_not_stop_it(tmp_path):
-    endless = ("--total-timesteps", "100000000", "--num-steps", "32", "--compile", "off")
+    endless = ("--total-timesteps", "100000000", "--num-steps", "32", "--execution", "eager")
     kwargs = ("--env-id", "tests.toy_envs:Swallows", *endless)
     process, run_dir = start_training(tmp_path, *kwargs)
     metrics = run_dir / "metrics.jsonl"

@@ -6,7 +6,7 @@ import pytest
 
 from hotloop.algorithms import find, ppo, sac
 from hotloop.cli import configuration, main
-from hotloop.cli.train import parse
+from hotloop.cli.train_options import parse
 from hotloop.errors import ConfigError, OutputError
 from hotloop.training.options import to_json
 

@@ -65,7 +65,8 @@ def test_what_learned_from_replay_is_exported(capsys, tmp_path, algorithm, env_i
     import importlib.util
 
     path, folder = tmp_path / "run", tmp_path / "policy"
-    args = "--total-timesteps 80 --learning-starts 40 --batch-size 8 --hidden-sizes 8 --compile off"
+    args = "--total-timesteps 80 --learning-starts 40 --batch-size 8 --hidden-sizes 8"
+    args += " --execution eager"
     args = ["--env-id", env_id, *args.split(), "--run-dir", str(path)]
     assert main(["train", algorithm, *args]) == 0
     capsys.readouterr()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.algorithms import find
-from hotloop.cli.train import parse
+from hotloop.cli.train_options import parse
 from hotloop.training.options import RunOptions
 from tests.learner.test_updates import make_batch, make_learner
 
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "off-policy.md"
 ALGORITHMS = {name: find(name) for name in ("sac", "td3", "dqn")}
 # What every run has, and the page leaves to `--help`.
 COMMON = {field.name for field in fields(RunOptions)} - {
-    *("total_timesteps", "num_envs", "torch_threads", "compile")
+    *("total_timesteps", "num_envs", "torch_threads", "execution")
 }
 
 

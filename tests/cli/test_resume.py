@@ -14,7 +14,7 @@ OPTIONS = {
     "num_envs": 4,
     "num_steps": 32,
     "hidden_sizes": (8,),
-    "compile": "off",
+    "execution": "eager",
     "total_timesteps": 512,
     "checkpoint_interval": 128,
 }

@@ -9,12 +9,12 @@ import time
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.cli import main, seeds
-from hotloop.cli.seeds import parse_jobs, parse_seeds
+from hotloop.cli import main, planned
+from hotloop.cli.planned import parse_jobs, parse_seeds
 from hotloop.errors import ConfigError
 from hotloop.runs.summary import summarise
 
-SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--compile", "off"]
+SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--execution", "eager"]
 
 
 def run(capsys, *args):
@@ -29,7 +29,7 @@ def run(capsys, *args):
     [("1-5", [1, 2, 3, 4, 5]), ("3", [3]), ("1, 7-9,4", [1, 7, 8, 9, 4]), ("0-0", [0])],
 )
 def test_seeds(text, numbers):
-    assert parse_seeds(text) == numbers
+    assert parse_seeds(text) == tuple(numbers)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_seeds_that_are_none(text, message):
 
 
 def test_trainings_at_a_time(monkeypatch):
-    monkeypatch.setattr(seeds, "available_cores", lambda: 8)
+    monkeypatch.setattr(planned, "available_cores", lambda: 8)
     assert parse_jobs(None, ppo.Config()) == 8
     assert parse_jobs(None, ppo.Config(workers=3, num_envs=3)) == 2
     assert parse_jobs(None, ppo.Config(workers="auto")) == 1
     assert parse_jobs("3", ppo.Config()) == 3
     for text in ("0", "-1", "two", "1.5"):
-        with pytest.raises(ConfigError, match="must be how many trainings run at once"):
+        with pytest.raises(ConfigError, match="must be how many processes run at once"):
             parse_jobs(text, ppo.Config())
 
 
@@ -102,7 +102,7 @@ def test_a_seed_that_fails(capfd, tmp_path):
         (["--seeds", "1-2", "--seed", "3"], "`--seed` and `--seeds` can't both be given"),
         (["--seeds"], "`--seeds` needs a value"),
         (["--seeds", "x"], "`--seeds` must be numbers and ranges, got 'x'"),
-        (["--jobs", "2"], "`--jobs` is for several seeds: give `--seeds` too"),
+        (["--jobs", "2"], "`--jobs` is for several trainings: give `--seeds` too"),
         (["--seeds", "1-2", "--jobs", "0"], "`--jobs` must be how many"),
         (["--seeds", "1-2", "--num-envs", "0"], "`num_envs` must be"),
     ],

@@ -13,13 +13,13 @@ import pytest
 import hotloop.cli
 from hotloop.algorithms import find
 from hotloop.cli import main
-from hotloop.cli.train import parse
+from hotloop.cli.train_options import parse
 from hotloop.ops import products
 
 OFF_POLICY = ("sac", "td3", "dqn")
 TARGET = ["--env-id", "tests.toy_envs:ReachTheTarget"]
 TINY = [
-    *("--compile", "off", "--torch-threads", "1", "--hidden-sizes", "8", "8"),
+    *("--execution", "eager", "--torch-threads", "1", "--hidden-sizes", "8", "8"),
     *("--batch-size", "16", "--buffer-size", "500", "--learning-starts", "50"),
     *("--report-interval", "50"),
 ]
@@ -187,7 +187,16 @@ def test_train_with_a_preset_then_resume_and_eval(capsys, tmp_path):
 
 def test_a_run_without_a_replay_buffer_can_not_keep_one(capsys, tmp_path):
     run_dir = tmp_path / "run"
-    small = ["--num-steps", 8, "--num-minibatches", 1, "--total-timesteps", 64, "--compile", "off"]
+    small = [
+        "--num-steps",
+        8,
+        "--num-minibatches",
+        1,
+        "--total-timesteps",
+        64,
+        "--execution",
+        "eager",
+    ]
     assert run(capsys, "train", "ppo", *small, "--run-dir", run_dir)[0] == 0
     code, _, err = run(capsys, "resume", run_dir, "--total-timesteps", 128, "--save-replay")
     assert (code, err) == (2, "hotloop: `--save-replay`: ppo has no replay buffer\n")

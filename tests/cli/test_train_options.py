@@ -7,8 +7,8 @@ import pytest
 
 from hotloop.algorithms import find
 from hotloop.cli.resume import run as resume
-from hotloop.cli.train import parse
 from hotloop.cli.train import run as train
+from hotloop.cli.train_options import parse
 from hotloop.errors import ConfigError, UnknownNameError
 from hotloop.ops.schedules import linear
 from hotloop.training.options import to_json

@@ -12,7 +12,7 @@ from hotloop.rollouts.forecast import Measured
 
 TINY = [
     *("--num-envs", "4", "--num-steps", "32", "--num-minibatches", "2", "--update-epochs", "2"),
-    *("--total-timesteps", "512", "--compile", "off"),
+    *("--total-timesteps", "512", "--execution", "eager"),
 ]
 
 

@@ -390,7 +390,7 @@ def test_a_player_who_forks_has_games_of_its_own(monkeypatch, tmp_path):
 
 
 SHORT = {"num_envs": 2, "num_steps": 32, "total_timesteps": 192, "checkpoint_interval": 128}
-SHORT |= {"update_epochs": 1, "num_minibatches": 1, "compile": "off", "seed": 3}
+SHORT |= {"update_epochs": 1, "num_minibatches": 1, "execution": "eager", "seed": 3}
 SHORT |= {"env_kwargs": {"resolution": [40, 30], "frame_skip": 8}}
 
 

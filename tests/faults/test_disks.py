@@ -191,7 +191,7 @@ def test_a_cache_without_room(forks, mounts, tally, tmp_path):
 
     def trial(number):
         run = tmp_path / f"run-{number}"
-        command = [*CARTPOLE, "--total-timesteps", 512, "--compile", "on", "--run-dir", run]
+        command = [*CARTPOLE, "--total-timesteps", 512, "--execution", "compile", "--run-dir", run]
         succeeded(forks.run(*command, env={"HOTLOOP_CACHE": str(cache)}), "train")
         assert [path.suffix for path in cache.iterdir()] == [".lock"]
 

@@ -29,7 +29,7 @@ _PROGRAM, _INFERENCE = b"hotloop.rollouts.workers.worker", b"hotloop.rollouts.in
 
 Place = TypeVar("Place")
 
-_SMALL = ["--num-envs", "4", "--hidden-sizes", "16", "--compile", "off", "--seed", "1"]
+_SMALL = ["--num-envs", "4", "--hidden-sizes", "16", "--execution", "eager", "--seed", "1"]
 PPO = ["train", "ppo", *_SMALL, "--num-steps", "32", "--update-epochs", "2"]
 PPO += ["--num-minibatches", "2"]
 CARTPOLE = [*PPO, "--env-id", "CartPole-v1"]

@@ -132,7 +132,7 @@ def test_auto_takes_what_an_earlier_run_has_compiled(tmp_path, monkeypatch):
     later = Execution(step, few)
     assert later.was is None
     later(*arguments())
-    assert later.was == "compiled"
+    assert later.was == "compile"
     assert "an earlier run has compiled it" in later.summary()
     # A run that is gone on with goes on as it began.
     resumed = Execution(step, repeat("eager"))
@@ -149,6 +149,6 @@ def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(tmp_path, monkeyp
     execution.tell = said.append
     state, x = arguments()
     assert execution(state, x) == pytest.approx(121.0)
-    assert execution.was == "compiled"
+    assert execution.was == "compile"
     assert "once on this machine" in said[0]
     assert cache.kept() == []

@@ -31,8 +31,8 @@ def test_the_choice_weighs_the_work_ahead(monkeypatch):
         "eager, unless an earlier run has compiled it: compiling takes about 20 s once"
     )
     assert "would save about 89 s of 100,000 updates" in many.reason
-    assert not choose("off", num_calls=10**9, flop_per_call=1e9).is_compiled
-    assert choose("on", num_calls=1, flop_per_call=1).is_compiled
+    assert not choose("eager", num_calls=10**9, flop_per_call=1e9).is_compiled
+    assert choose("compile", num_calls=1, flop_per_call=1).is_compiled
 
 
 def test_without_a_compiler(monkeypatch):
@@ -41,8 +41,8 @@ def test_without_a_compiler(monkeypatch):
     assert choose("auto", num_calls=10**9, flop_per_call=1e9) == Choice(
         False, "eager: there is no C++ compiler (g++)"
     )
-    with pytest.raises(ConfigError, match=r"there is no g\+\+: install it.*'auto' or 'off'"):
-        choose("on", num_calls=10**9, flop_per_call=1e9)
+    with pytest.raises(ConfigError, match=r"there is no g\+\+: install it.*'auto' or 'eager'"):
+        choose("compile", num_calls=10**9, flop_per_call=1e9)
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert not choose("auto", num_calls=10**9, flop_per_call=1e9).is_compiled
 
@@ -146,7 +146,9 @@ def test_what_can_not_be_compiled_runs_eager_or_says_so():
     assert [execution(*arguments).item() for _ in range(3)] == [3.0] * 3
     assert execution.summary().startswith("update: eager: the update can't be compiled (")
     execution = Execution(looks_at_its_values, Choice(True, "compiled, as asked"))
-    with pytest.raises(ConfigError, match=r"is 'on', but the update can't be compiled \(.*'auto'"):
+    with pytest.raises(
+        ConfigError, match=r"is 'compile', but the update can't be compiled \(.*'auto'"
+    ):
         execution(*arguments)
 
 
@@ -261,7 +263,10 @@ def test_a_compiled_training_learns_and_repeats(tmp_path):
     results = [
         ppo.train(
             ppo.Config(
-                total_timesteps=30_000, compile="on", run_dir=str(tmp_path / name), num_envs=8
+                total_timesteps=30_000,
+                execution="compile",
+                run_dir=str(tmp_path / name),
+                num_envs=8,
             )
         )
         for name in "ab"

@@ -53,7 +53,7 @@ RULES = (
 )
 
 
-def make(rules=RULES, rate: Any = 0.25, seed=(1, 2), compile: Any = "off"):
+def make(rules=RULES, rate: Any = 0.25, seed=(1, 2), execution: Any = "eager"):
     return Learner(
         State(torch.ones(NETWORK.num_params), torch.tensor(0)),
         Hyper(rate),
@@ -62,7 +62,7 @@ def make(rules=RULES, rate: Any = 0.25, seed=(1, 2), compile: Any = "off"):
         acting="params",
         device=torch.device("cpu"),
         seed=seed,
-        compile=compile,
+        execution=execution,
         num_batches=100,
         batch_size=2,
     )
@@ -171,7 +171,7 @@ def test_an_update_that_breaks_the_contract_is_told_by_its_name():
 
 
 def test_compiling_is_weighed_over_all_updates():
-    learner = make(compile="auto")
+    learner = make(execution="auto")
     first, second = (execution.choice for execution in learner.executions)
     assert first is second
     assert "of 250 updates" in first.reason  # 100 batches, and every second one three more

@@ -96,7 +96,7 @@ def test_the_number_is_written_down(tmp_path):
         learning_starts=256,
         buffer_size=1_000,
         hidden_sizes=(8,),
-        compile="off",
+        execution="eager",
         run_dir=tmp_path / "run",
         report_interval=100,
     )
@@ -122,7 +122,7 @@ def test_any_number_of_threads_learns_the_same(algorithm, tmp_path):
             total_timesteps=320,
             learning_starts=256,
             buffer_size=1_000,
-            compile="off",
+            execution="eager",
             torch_threads=count,
             run_dir=str(tmp_path / str(count)),
         )

@@ -221,11 +221,11 @@ OPTIONS = {
 }
 
 
-def make_learner(name, compile):
+def make_learner(name, execution, device="cpu"):
     """A learner of one of the algorithms, as its training makes it."""
     algorithm = find(name)
-    config = algorithm.config(**OPTIONS[name], compile=compile)
-    device = torch.device("cpu")
+    config = algorithm.config(**OPTIONS[name], execution=execution)
+    device = torch.device(device)
     spaces = Spaces(obs_spec(3), DISCRETE if name in ("ppo", "dqn") else BOX)
     nets = algorithm.networks(config, spaces, device)
     if name == "ppo":
@@ -261,7 +261,7 @@ def make_batch(name, seed):
 )
 def test_eager_equals_compiled(name):
     """40 batches from the same noise, while every hyper-parameter changes: compiled once."""
-    learners = [make_learner(name, mode) for mode in ("off", "on")]
+    learners = [make_learner(name, mode) for mode in ("eager", "compile")]
     eager, compiled = learners
     begun = clone(eager.state)
     for k in range(40):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 
@@ -20,3 +22,40 @@ def gae(reward, value, next_value, terminated, truncated, *, gamma, gae_lambda):
                     break
                 weight *= gamma * gae_lambda
     return advantages
+
+
+def vtrace(
+    reward,
+    value,
+    next_value,
+    terminated,
+    truncated,
+    log_ratio,
+    *,
+    gamma,
+    gae_lambda,
+    max_rho=1.0,
+    max_c=1.0,
+):
+    """v_t and A_t as the products and sums that define them, in Python's own floats."""
+    num_steps, num_envs = reward.shape
+    returns, advantages = np.zeros((num_steps, num_envs)), np.zeros((num_steps, num_envs))
+    for n in range(num_envs):
+        ratio = [math.exp(min(float(x), 700.0)) for x in log_ratio[:, n]]
+
+        def delta(k, n=n):
+            bootstrap = 0.0 if terminated[k, n] else float(next_value[k, n])
+            return float(reward[k, n]) + gamma * bootstrap - float(value[k, n])
+
+        for t in range(num_steps):
+            total, weight, later = 0.0, 1.0, 0.0
+            for k in range(t, num_steps):
+                total += weight * min(max_rho, ratio[k]) * delta(k)
+                if k > t:  # the same sum, without the first step's own c
+                    later += weight / min(max_c, ratio[t]) * min(max_rho, ratio[k]) * delta(k)
+                if terminated[k, n] or truncated[k, n]:
+                    break
+                weight *= gamma * gae_lambda * min(max_c, ratio[k])
+            returns[t, n] = float(value[t, n]) + total
+            advantages[t, n] = delta(t) + later
+    return returns, advantages

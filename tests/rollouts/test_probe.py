@@ -332,7 +332,7 @@ SMALL = {
     "update_epochs": 2,
     "total_timesteps": 1024,
     "checkpoint_interval": 256,
-    "compile": "off",
+    "execution": "eager",
 }
 
 
@@ -425,7 +425,7 @@ def test_an_algorithm_with_replay_is_measured_with_its_own_network(tmp_path, mon
         learning_starts=100,
         batch_size=8,
         hidden_sizes=(8,),
-        compile="off",
+        execution="eager",
         run_dir=str(tmp_path / "run"),
     )
     result = sac.train(config)

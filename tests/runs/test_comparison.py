@@ -125,8 +125,8 @@ def test_damaged_lengths(tmp_path):
 def test_groups_differ_by_what_is_learned(tmp_path, is_old):
     """Neither directories, nor trackers, checkpoints, threads or compilation tell runs apart."""
     make = partial(make_run, is_old=is_old)
-    make(tmp_path / "a", seed=1, lr=0.1, track=["wandb"], compile="on", torch_threads=1)
-    make(tmp_path / "b", seed=2, lr=0.1, track=[], compile="off", torch_threads=2)
+    make(tmp_path / "a", seed=1, lr=0.1, track=["wandb"], execution="compile", torch_threads=1)
+    make(tmp_path / "b", seed=2, lr=0.1, track=[], execution="eager", torch_threads=2)
     make(tmp_path / "c", seed=1, lr=0.2, network="my_nets:Net")
     make(tmp_path / "d", seed=1, lr=0.2, env_id="Pendulum-v1")
     make(tmp_path / "e", seed=1, lr=0.2, algorithm="sac")

@@ -33,7 +33,7 @@ of_each = pytest.mark.parametrize(("algorithm", "choices"), EACH)
 
 
 def config_of(algorithm, tmp_path, name="run", choices="one", **options):
-    given = {"num_envs": 4, "action_masks": True, "compile": "off", **SHORT[algorithm]}
+    given = {"num_envs": 4, "action_masks": True, "execution": "eager", **SHORT[algorithm]}
     given |= {"env_id": ENV, "env_kwargs": {"choices": [*CHOICES[choices]]}}
     return algorithm.Config(**{**given, "run_dir": str(tmp_path / name), **options})
 

@@ -35,7 +35,7 @@ def declared(kind, algorithm, **changes):
 
 
 def train(algorithm, tmp_path, **options):
-    config = algorithm.config(run_dir=str(tmp_path / "run"), compile="off", **options)
+    config = algorithm.config(run_dir=str(tmp_path / "run"), execution="eager", **options)
     return algorithm.train(config, env=toy_envs.ChooseTheSign)
 
 

@@ -23,7 +23,7 @@ SMALL = {
     "num_minibatches": 2,
     "update_epochs": 2,
     "hidden_sizes": (16,),
-    "compile": "off",
+    "execution": "eager",
     "total_timesteps": 1152,  # six iterations
     "checkpoint_interval": 192,
 }
@@ -147,7 +147,7 @@ def test_options_that_are_not_for_them(tmp_path, options, message):
 
 def test_learning_from_replay_is_refused(tmp_path):
     options = dqn.Config(env_id="hotloop:CartPole", run_dir=str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match="learns from replay on the host: train ppo"):
+    with pytest.raises(ConfigError, match="learns from what is on the host: train ppo"):
         dqn.train(options)
 
 
@@ -164,7 +164,7 @@ def test_names_that_lead_nowhere(tmp_path):
 @pytest.mark.slow
 def test_it_learns(tmp_path):
     options = {"num_envs": 256, "num_steps": 16, "num_minibatches": 4, "update_epochs": 4}
-    result = ppo.train(config(tmp_path, total_timesteps=300_000, compile="auto", **options))
+    result = ppo.train(config(tmp_path, total_timesteps=300_000, execution="auto", **options))
     assert hotloop.evaluate(result.run_dir, episodes=20).mean_return > 400
 
 

@@ -178,7 +178,7 @@ def test_environments_without_goals_are_refused(tmp_path, env_id, message):
         run_dir=str(tmp_path / "run"),
         learning_starts=100,
         batch_size=32,
-        compile="off",
+        execution="eager",
     )
     with pytest.raises(ConfigError, match=message):
         sac.train(config)
@@ -203,7 +203,7 @@ def short(tmp_path, name, **options):
             "checkpoint_interval": 600,
             "save_replay": True,
             "run_dir": str(tmp_path / name),
-            "compile": "off",
+            "execution": "eager",
             "torch_threads": 1,
             **options,
         }

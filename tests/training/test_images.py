@@ -11,7 +11,7 @@ from hotloop.envs import make_env
 from hotloop.errors import ConfigError, SpaceError
 
 CATCH, SIGNS = "tests.toy_images:Catch", "tests.toy_images:Signs"
-SHORT = {"total_timesteps": 512, "compile": "off", "num_envs": 2, "checkpoint_interval": 256}
+SHORT = {"total_timesteps": 512, "execution": "eager", "num_envs": 2, "checkpoint_interval": 256}
 OF_EACH = {
     ppo: {"num_steps": 64, "update_epochs": 2, "num_minibatches": 2},
     dqn: {
@@ -85,11 +85,11 @@ def test_what_compiles_learns_as_what_does_not(tmp_path):
         ppo.train(
             ppo.Config(
                 env_id=CATCH,
-                run_dir=str(tmp_path / compile),
-                **{**SHORT, **OF_EACH[ppo], "compile": compile, "total_timesteps": 256},
+                run_dir=str(tmp_path / execution),
+                **{**SHORT, **OF_EACH[ppo], "execution": execution, "total_timesteps": 256},
             )
         )
-        for compile in ("off", "on")
+        for execution in ("eager", "compile")
     ]
     for name, x in runs[0].policy.snapshot.params.items():
         np.testing.assert_allclose(x, runs[1].policy.snapshot.params[name], atol=2e-3)
@@ -136,7 +136,7 @@ def test_a_ball_is_caught_by_sight(tmp_path):
         update_epochs=4,
         entropy_coef=0.01,
         hidden_sizes=(),
-        compile="off",
+        execution="eager",
         run_dir=str(tmp_path / "run"),
     )
     assert ppo.train(config).mean_return > 0.8
@@ -159,6 +159,6 @@ def test_picture_and_number_are_put_together(tmp_path, algorithm):
     }[algorithm]
     options |= {"gamma": 0.0, "torch_threads": 1}  # no step has to do with the next one
     result = algorithm.train(
-        algorithm.Config(env_id=SIGNS, compile="off", run_dir=str(tmp_path / "run"), **options)
+        algorithm.Config(env_id=SIGNS, execution="eager", run_dir=str(tmp_path / "run"), **options)
     )
     assert result.mean_return > 14.0  # of 20; 0 with either alone

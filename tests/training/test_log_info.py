@@ -16,7 +16,7 @@ KINDS = {
 def trained(name, tmp_path, **options):
     module, own = KINDS[name]
     config = module.Config(
-        total_timesteps=64, compile="off", run_dir=str(tmp_path / "run"), **{**own, **options}
+        total_timesteps=64, execution="eager", run_dir=str(tmp_path / "run"), **{**own, **options}
     )
     module.train(config, env=Tells)
     return RunDirectory.open(tmp_path / "run")
@@ -59,7 +59,7 @@ def test_nothing_is_told_where_all_were_there(tmp_path):
 
 def test_no_line_has_what_no_environment_tells(tmp_path):
     config = ppo.Config(
-        total_timesteps=64, compile="off", run_dir=str(tmp_path / "run"), **KINDS["ppo"][1]
+        total_timesteps=64, execution="eager", run_dir=str(tmp_path / "run"), **KINDS["ppo"][1]
     )
     ppo.train(config)
     assert all("episode_info" not in line for line in RunDirectory.open(tmp_path / "run").metrics())

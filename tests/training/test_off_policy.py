@@ -44,7 +44,7 @@ SMALL = {
     "train_frequency": 1,
     "update_to_data": 1.0,
     "report_interval": 50,
-    "compile": "off",
+    "execution": "eager",
     "torch_threads": 1,
 }
 ENVS = {sac: toy_envs.ReachTheTarget, td3: toy_envs.ReachTheTarget, dqn: toy_envs.ChooseTheSign}
@@ -884,8 +884,8 @@ def test_bad_values(algorithm, options, message):
 
 
 def test_a_way_of_running_that_is_not_known(tmp_path):
-    with pytest.raises(ConfigError, match="`compile` must be 'auto', 'on' or 'off', got 'yes'"):
-        train(dqn, tmp_path, compile="yes")
+    with pytest.raises(ConfigError, match=r"`execution` must be 'auto', 'eager', .* got 'yes'"):
+        train(dqn, tmp_path, execution="yes")
     assert not (tmp_path / "run").exists()
 
 

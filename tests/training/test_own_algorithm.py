@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 
 def train(*options, name="my_reinforce", run="run"):
     command = [f"{name}:algorithm", "--env-id", "CartPole-v1", "--run-dir", run]
-    return main(["train", *command, *SHORT, "--compile", "off", *options])
+    return main(["train", *command, *SHORT, "--execution", "eager", *options])
 
 
 def last(run):
@@ -71,7 +71,12 @@ def test_workers_give_the_weights_of_the_same_groups_inline():
 
 def test_a_resumed_run_ends_bit_for_bit_where_a_whole_one_does():
     module = reinforce()
-    options = {"total_timesteps": 2_000, "num_steps": 16, "compile": "off", "normalize_obs": True}
+    options = {
+        "total_timesteps": 2_000,
+        "num_steps": 16,
+        "execution": "eager",
+        "normalize_obs": True,
+    }
     options["learning_rate"] = "linear:3e-3,1e-3"
     module.algorithm.train(module.Config(run_dir="whole", **options))
     half = module.Config(run_dir="half", **options)
@@ -88,7 +93,7 @@ def test_a_resumed_run_ends_bit_for_bit_where_a_whole_one_does():
 def test_python_takes_the_same_algorithm(folder):
     module = importlib.import_module("my_reinforce")
     config = module.Config(
-        total_timesteps=500, num_steps=16, compile="off", run_dir=str(folder / "python")
+        total_timesteps=500, num_steps=16, execution="eager", run_dir=str(folder / "python")
     )
     result = module.algorithm.train(config)
     assert result.policy.act(np.zeros(4, np.float32)).shape == ()
@@ -98,7 +103,15 @@ def test_python_takes_the_same_algorithm(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_it_is_compiled_and_learns(name, capsys):
-    command = [f"{name}:algorithm", "--env-id", "CartPole-v1", "--workers", "2", "--compile", "on"]
+    command = [
+        f"{name}:algorithm",
+        "--env-id",
+        "CartPole-v1",
+        "--workers",
+        "2",
+        "--execution",
+        "compile",
+    ]
     options = ["--total-timesteps", "100000", "--num-steps", "32", "--run-dir", "compiled"]
     assert main(["train", *command, *options, "--learning-rate", "linear:3e-3,0"]) == 0
     out = capsys.readouterr().out
@@ -116,7 +129,9 @@ def changed(**parts):
     """REINFORCE with other parts, and a configuration for a few steps."""
     module = importlib.import_module("my_reinforce")
     algorithm = dataclasses.replace(module.algorithm, **parts)
-    return algorithm, module.Config(total_timesteps=256, num_steps=16, num_envs=2, compile="off")
+    return algorithm, module.Config(
+        total_timesteps=256, num_steps=16, num_envs=2, execution="eager"
+    )
 
 
 def reinforce():
@@ -175,9 +190,13 @@ def test_an_update_that_reads_back():
             metrics["loss"] = metrics["loss"] * 2
         return metrics
 
-    fails("the update can't be compiled .* without `.item", update=update, config={"compile": "on"})
+    fails(
+        "the update can't be compiled .* without `.item",
+        update=update,
+        config={"execution": "compile"},
+    )
     algorithm, config = changed(update=update)
-    config = dataclasses.replace(config, compile="auto", total_timesteps=500_000_000)
+    config = dataclasses.replace(config, execution="auto", total_timesteps=500_000_000)
     told = []
 
     def stop(report):

@@ -25,7 +25,7 @@ def shown(tmp_path_factory):
         total_timesteps=3_000,
         num_envs=2,
         num_steps=100,
-        compile="off",
+        execution="eager",
         torch_threads=1,
         run_dir=str(tmp_path_factory.mktemp("shown") / "run"),
     )
@@ -52,7 +52,7 @@ def test_a_quiet_one_prints_and_draws_nothing(shown, tmp_path, capsys):
     again = ppo.Config(
         env_id="CartPole-v1",
         total_timesteps=400,
-        **{name: config[name] for name in ("num_envs", "num_steps", "compile", "torch_threads")},
+        **{name: config[name] for name in ("num_envs", "num_steps", "execution", "torch_threads")},
         run_dir=str(tmp_path / "quiet"),
     )
     quiet = ppo.train(again, progress=False)
@@ -84,7 +84,7 @@ def test_a_curve_that_cannot_be_drawn_leaves_the_result(tmp_path, capsys, monkey
         total_timesteps=256,
         num_envs=1,
         num_steps=64,
-        compile="off",
+        execution="eager",
         run_dir=str(tmp_path / "run"),
     )
     assert ppo.train(config, progress=True).timesteps == 256

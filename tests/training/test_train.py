@@ -97,12 +97,12 @@ def test_compiled_just_now_and_kept_from_before_give_the_same_bits(tmp_path, mon
         doing.append(report.doing)
         return report.timesteps >= 700
 
-    ppo.train(config(tmp_path, "parts", compile="on"), on_report=half)  # compiles
+    ppo.train(config(tmp_path, "parts", execution="compile"), on_report=half)  # compiles
     assert any("once on this machine" in one for one in doing)
     assert len(list((tmp_path / "cache").glob("*.so"))) == 1
     reports = []
     for name, resumed in (("parts", tmp_path / "parts"), ("whole", None)):  # load what is kept
-        options = config(tmp_path, name, compile="on")
+        options = config(tmp_path, name, execution="compile")
         ppo.train(options, resume_from=resumed, on_report=reports.append)
     assert not any(report.doing for report in reports)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
@@ -114,7 +114,7 @@ def test_what_auto_has_chosen_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
     ppo.train(config(tmp_path, "eager"))
     ppo.train(config(tmp_path, "parts"), on_report=lambda report: report.timesteps >= 700)
-    ppo.train(config(tmp_path, "on", compile="on", total_timesteps=128))
+    ppo.train(config(tmp_path, "on", execution="compile", total_timesteps=128))
     result = ppo.train(config(tmp_path, "parts"), resume_from=tmp_path / "parts")
     assert result.execution.startswith("update: eager, as the run began")
     assert_same_run(tmp_path / "parts", tmp_path / "eager")
@@ -279,7 +279,7 @@ def test_killed_at_ten_random_moments(tmp_path, options):
     """SIGKILL, wherever it strikes: resumed each time, the run ends as if it had never been."""
     hotloop = [sys.executable, "-m", "hotloop"]
     arguments = ["--total-timesteps", "60000", "--checkpoint-interval", "1000", "--seed", "3"]
-    train = [*hotloop, "train", "ppo", *arguments, *options, "--compile", "off", "--run-dir"]
+    train = [*hotloop, "train", "ppo", *arguments, *options, "--execution", "eager", "--run-dir"]
     whole, parts = str(tmp_path / "whole"), str(tmp_path / "parts")
     subprocess.run([*train, whole], check=True, capture_output=True)
     moments, kills = random.Random(7), 0
@@ -306,7 +306,7 @@ def test_killed_at_ten_random_moments(tmp_path, options):
 def test_killed_at_every_touch_of_a_file(tmp_path):
     """Where files are made, renamed, linked and removed, one after another."""
     options = {**SMALL, "total_timesteps": 600, "checkpoint_interval": 128, "keep_checkpoints": 1}
-    options |= {"eval_interval": 200, "eval_episodes": 2, "compile": "off"}
+    options |= {"eval_interval": 200, "eval_episodes": 2, "execution": "eager"}
 
     def train(name, kill_at=None, *, is_resumed=False):
         pid = os.fork()
@@ -438,14 +438,14 @@ def test_what_has_no_name_is_resumed_by_who_has_it(tmp_path, capsys):
         return nets.Net(obs_shape, head_size)
 
     env = partial(toy_envs.ConstantReward, length=7)
-    options = config(tmp_path, compile="off")
+    options = config(tmp_path, execution="eager")
     with_them = {"env": env, "network": network}
     ppo.train(options, on_report=lambda report: report.timesteps >= 500, **with_them)
     assert main(["resume", str(tmp_path / "run")]) == 2
     assert "a factory that can't be imported" in capsys.readouterr().err
     result = ppo.train(options, resume_from=tmp_path / "run", **with_them)
     assert result.status == "finished"
-    ppo.train(config(tmp_path, "whole", compile="off"), **with_them)
+    ppo.train(config(tmp_path, "whole", execution="eager"), **with_them)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 

@@ -69,7 +69,7 @@ def trained(tmp_path, **options):
             "num_steps": 8,
             "num_minibatches": 2,
             "hidden_sizes": (8,),
-            "compile": "off",
+            "execution": "eager",
             "torch_threads": 1,
             "run_dir": str(tmp_path / "run"),
             **options,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # Name → what `hotloop train --help` says; listed here so that help costs no import of torch.
 ALGORITHMS = {
     "ppo": "Proximal policy optimization: on-policy, discrete and continuous actions.",
+    "appo": "Asynchronous PPO: learns while environments step, from what older policies did.",
     "sac": "Soft actor-critic: off-policy, continuous actions.",
     "td3": "Twin delayed deep deterministic policy gradient: off-policy, continuous actions.",
     "dqn": "Deep Q-learning: off-policy, discrete actions.",

@@ -15,6 +15,7 @@ followed: truncation is not taken for termination (`hotloop.ops.gae`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -182,7 +183,12 @@ def prepare(fragment: Fragment, hyper: Hyper, config: Config) -> Batch:
 
 
 def loss(
-    params: Tensor, batch: Batch, hyper: Hyper, nets: LearnedNetwork, config: Config
+    params: Tensor,
+    batch: Any,
+    hyper: Hyper,
+    nets: LearnedNetwork,
+    config: Config,
+    policy_weight: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's objective, as a loss: L = L_policy + c_v L_value − c_e H.
 
@@ -194,6 +200,7 @@ def loss(
         hyper: 0-d tensors.
         nets: policy and value.
         config: which terms there are.
+        policy_weight: how much each transition counts for the policy, (B,); None: the batch's.
 
     Returns:
         The loss and its parts, 0-d each.
@@ -209,7 +216,8 @@ def loss(
         mean, std = losses.moments(advantages, weight)
         advantages = (advantages - mean) / (std + 1e-8)
 
-    policy_loss = losses.clipped_policy_loss(ratio, advantages, hyper.clip_range, weight)
+    of_policy = weight if policy_weight is None else policy_weight
+    policy_loss = losses.clipped_policy_loss(ratio, advantages, hyper.clip_range, of_policy)
     if config.clip_value_loss:
         value_loss = losses.clipped_value_loss(
             value, batch.value, batch.returns, hyper.clip_range, weight
@@ -237,6 +245,18 @@ def update(
     Returns:
         The loss's parts and the gradient's norm before clipping.
     """
+    return step(loss, state, batch, hyper, nets, config)
+
+
+def step(
+    loss: Callable[..., Any],
+    state: State,
+    batch: Any,
+    hyper: Hyper,
+    nets: LearnedNetwork,
+    config: Config,
+) -> dict[str, Tensor]:
+    """Make the step that a loss asks for: its gradient, clipped, through Adam."""
     _, parts, grad = value_and_grad(loss, state.params, batch, hyper, nets, config)
     grad, norm = clip_grad_norm(grad, hyper.max_grad_norm)
     active = None

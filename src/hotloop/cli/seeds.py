@@ -1,131 +1,143 @@
-"""Trainings of several seeds by one command, some at a time: `--seeds 1-5 --jobs 2`.
+"""Trainings in processes of their own, some at a time: `--seeds 1-5 --jobs 2`.
 
-Each is a process of its own, `hotloop train` with its seed, whose lines are printed behind the
-seed. Their run directories lie in one, so that `hotloop plot DIRECTORY` draws them as one curve.
+Each is a `hotloop train` whose lines are printed behind a label. The run directories lie in one, so
+that `hotloop plot DIRECTORY` draws the seeds of a setting as one curve.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hotloop.cli import tell
+from hotloop.cli.planned import Plan, Planned
 from hotloop.cli.runs import show
-from hotloop.errors import ConfigError, RunDirectoryError, shortened
+from hotloop.errors import RunDirectoryError
 from hotloop.runs.directory import default_name
-from hotloop.system.cores import available_cores
 from hotloop.system.crowding import CROWDED, JOBS
 from hotloop.system.signals import Ended, end_once
 
-_PART = re.compile(r"([0-9]+)(?:-([0-9]+))?")
-_MOST, _DIGITS = 1_000, 19
 _LOOK_S = 0.1
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Return the seeds that `1-5` or `1,3,7-9` names.
-
-    Raises:
-        ConfigError: it names none, one twice, or too many.
-    """
-    example = "write `1-5`, or `1,3,7-9`"
-    seeds: list[int] = []
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
-        if match is None:
-            raise ConfigError(f"`--seeds` must be numbers and ranges, got '{text}': {example}")
-        ends = [number.lstrip("0") or "0" for number in (match[1], match[2] or match[1])]
-        if any(len(number) > _DIGITS or int(number) >= 2**63 for number in ends):
-            raise ConfigError(
-                f"`--seeds` must be below 2⁶³, got '{shortened(part, 50)}': {example}"
-            )
-        first, last = map(int, ends)
-        if last < first:
-            raise ConfigError(
-                f"`--seeds` must name ranges from the smaller number to the larger, got '{part}' "
-                f"in '{text}': {example}"
-            )
-        if len(seeds) + last - first >= _MOST:
-            raise ConfigError(f"`--seeds` must be at most {_MOST:,}, got more in '{text}'")
-        seeds += range(first, last + 1)
-    for seed in seeds:
-        if seeds.count(seed) > 1:
-            raise ConfigError(f"`--seeds` names {seed} twice in '{text}': name each once")
-    return seeds
-
-
-def parse_jobs(text: str | None, config: Any) -> int:
-    """Return how many trainings run at once; by default one for each core that a training takes.
-
-    Args:
-        text: what was given; None for nothing.
-        config: of the trainings.
-
-    Raises:
-        ConfigError: it is no number above 0.
-    """
-    if text is None:
-        takes = available_cores()
-        if isinstance(config.workers, int):
-            takes = 1 + config.workers + (config.inference != "worker")
-        return max(1, available_cores() // takes)
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigError(f"`--jobs` must be how many trainings run at once, got '{text}'")
-    return int(text)
-
-
 def train(
-    algorithm: str, args: list[str], config: Any, *, name: str, seeds: list[int], jobs: int
+    algorithm: str, args: list[str], directory: Path, *, plan: Plan, jobs: int, lanes: bool
 ) -> int:
-    """Train with each seed.
+    """Train all that is planned, in processes of their own.
 
     Args:
         algorithm: as the command line names it.
         args: options of each.
-        config: what the options come to.
-        name: of the algorithm, for the directory's.
-        seeds: one training each.
-        jobs: trainings that run at once.
+        directory: where the run directories are made.
+        plan: which trainings.
+        jobs: processes that run at once.
+        lanes: whether those of a process are trained together; else each has one of its own.
 
     Returns:
         The exit code: the first that is not 0.
 
     Raises:
-        RunDirectoryError: a seed has a directory there already.
+        RunDirectoryError: a training has a directory there already.
     """
-    directory = _directory(config, name)
-    paths = {seed: directory / f"seed_{seed}" for seed in seeds}
-    for seed, path in paths.items():
+    planned = plan.each()
+    paths = paths_of(planned, directory)
+    command = [sys.executable, "-m", "hotloop", "train", algorithm, *args]
+    if lanes:
+        parts = plan.split(jobs)
+        own = {
+            f"lanes {_numbers(part, planned)}": [
+                *part.arguments(),
+                "--lanes=on",
+                "--jobs=1",
+                f"--run-dir={directory}",
+            ]
+            for part in parts
+        }
+        told = f"lanes in {len(parts)} processes"
+    else:
+        own = {one.label: [*one.options, f"--run-dir={paths[one]}"] for one in planned}
+        told = f"{min(jobs, len(planned))} at a time"
+    print(f"{counted(planned)}, {told}, in {directory}", flush=True)
+    codes, number = _run({label: [*command, *args] for label, args in own.items()}, jobs)
+    conclude(list(paths.values()), directory)
+    if number is not None:
+        stopped = [label for label in own if codes.get(label) != 0]
+        tell(f"interrupted: {_listed(stopped)} not finished; `hotloop resume` goes on with a run")
+        return 128 + number
+    failed = {label: code for label, code in codes.items() if code}
+    for label, code in failed.items():
+        tell(f"{label} ended with {code}: see its lines above")
+    return next(iter(failed.values()), 0)
+
+
+def _numbers(part: Plan, planned: Sequence[Planned]) -> str:
+    """Return which of all trainings these are: `1-4`."""
+    numbers = [planned.index(one) + 1 for one in part.each()]
+    if numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+    return ",".join(map(str, numbers))
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Return them with a verb: `seeds 1, 2 are`, where they are seeds alone."""
+    if all(label.startswith("seed ") for label in labels) and len(labels) > 1:
+        return f"seeds {', '.join(label.removeprefix('seed ') for label in labels)} are"
+    return f"{', '.join(labels)} {'are' if len(labels) > 1 else 'is'}"
+
+
+def counted(planned: Sequence[Planned]) -> str:
+    """Return how many trainings there are, in words."""
+    seeds = {one.options[-1] for one in planned}
+    settings = len(planned) // len(seeds)
+    told = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    return told if settings == 1 else f"{settings} settings × {told}"
+
+
+def paths_of(planned: Sequence[Planned], directory: Path) -> dict[Planned, Path]:
+    """Return where each training is written.
+
+    Raises:
+        RunDirectoryError: one has a directory there already.
+    """
+    paths = {one: directory / one.name for one in planned}
+    for one, path in paths.items():
         if path.exists():
             raise RunDirectoryError(
-                f"{path} is there already, and no run is written over: leave seed {seed} out, or "
+                f"{path} is there already, and no run is written over: leave {one.label} out, or "
                 "name another --run-dir"
             )
-    print(
-        f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, {min(jobs, len(seeds))} at a time, in "
-        f"{directory}",
-        flush=True,
-    )
-    at_once = min(jobs, len(seeds))
-    command = [sys.executable, "-m", "hotloop", "train", algorithm, *args]
-    codes: dict[int, int] = {}
+    return paths
+
+
+def conclude(paths: Sequence[Path], directory: Path) -> None:
+    """List the runs that there are, and tell what to do next."""
+    made = [path for path in paths if (path / "config.json").exists()]
+    if made:
+        print()
+        show(made, directory)
+        print(f"next: hotloop plot {shlex.quote(str(directory))}")
+
+
+def _run(commands: Mapping[str, list[str]], jobs: int) -> tuple[dict[str, int], int | None]:
+    """Run commands, some at a time; return exit codes by label, and the signal that has come."""
+    codes: dict[str, int] = {}
+    at_once = min(jobs, len(commands))
     with end_once() as ending:
-        running: dict[int, _Child] = {}
-        left = list(seeds)
+        running: dict[str, _Child] = {}
+        left = list(commands)
         try:
             while left or running:
                 while left and len(running) < jobs:
-                    seed = left.pop(0)
-                    own = ["--seed", str(seed), "--run-dir", str(paths[seed])]
-                    running[seed] = _Child([*command, *own], f"seed {seed}", at_once)
+                    label = left.pop(0)
+                    running[label] = _Child(commands[label], label, at_once)
                 time.sleep(_LOOK_S)
                 _collect(running, codes)
                 ending.check()
@@ -138,22 +150,10 @@ def train(
         finally:
             for child in running.values():  # after an error here
                 child.kill()
-    made = [path for path in paths.values() if (path / "config.json").exists()]
-    if made:
-        print()
-        show(made, directory)
-        print(f"next: hotloop plot {shlex.quote(str(directory))}")
-    if ending.number is not None:
-        stopped = [str(seed) for seed in seeds if codes.get(seed) != 0]
-        tell(f"interrupted: seeds {', '.join(stopped)} are not finished; `hotloop resume` goes on")
-        return 128 + ending.number
-    failed = {seed: code for seed, code in codes.items() if code}
-    for seed, code in failed.items():
-        tell(f"seed {seed} ended with {code}: see its lines above")
-    return next(iter(failed.values()), 0)
+    return codes, ending.number
 
 
-def _directory(config: Any, name: str) -> Path:
+def directory_of(config: Any, name: str) -> Path:
     """Return where the runs lie."""
     if config.run_dir is not None:
         return Path(config.run_dir)
@@ -229,10 +229,10 @@ class _Child:
         self._process.wait()
 
 
-def _collect(running: dict[int, _Child], codes: dict[int, int]) -> None:
+def _collect(running: dict[str, _Child], codes: dict[str, int]) -> None:
     """Take those that have ended from `running`, and keep their exit codes."""
-    for seed, child in list(running.items()):
+    for label, child in list(running.items()):
         code = child.exit_code()
         if code is not None:
-            codes[seed] = code
-            del running[seed]
+            codes[label] = code
+            del running[label]

@@ -6,7 +6,7 @@ An update, `update(state, batch, noise, hyper) -> metrics`, is a function of ten
 
 from __future__ import annotations
 
-from hotloop.learner.execution import Choice, Compile, Execution, choose
+from hotloop.learner.execution import Choice, Execution, Mode, choose
 from hotloop.learner.gradients import clip_grad_norm, value_and_grad
 from hotloop.learner.hyper import HyperParameters, Scalar
 from hotloop.learner.learner import Learner, UpdateRule, choose_device
@@ -19,11 +19,11 @@ from hotloop.learner.threads import torch_threads
 __all__ = [
     "AdamState",
     "Choice",
-    "Compile",
     "Execution",
     "HyperParameters",
     "Learner",
     "Metrics",
+    "Mode",
     "Normalizer",
     "Scalar",
     "UpdateRule",

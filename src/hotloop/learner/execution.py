@@ -1,4 +1,4 @@
-"""Execution of an update: eager, or compiled as one graph; and which of them is worth it."""
+"""Execution of an update: eager, compiled, as a CUDA graph; and which of them is worth it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, shortened
 from hotloop.learner import artefacts
+from hotloop.learner.graphs import CapturedUpdate, Capturing, CudaCapturing, written_by
 from hotloop.learner.state import tensors
 from hotloop.timing import span
 
-Compile = Literal["auto", "on", "off"]
+Mode = Literal["auto", "eager", "compile", "cudagraph", "compile+cudagraph"]
 
+MODES = get_args(Mode)
+# Graphs of one update, for batches of different shapes: each takes memory of its own.
+MOST_GRAPHS = 8
 # What `auto` expects of one core, from measurements; it must not measure for itself, or one seed
 # would not give one run: the two ways of running differ in their last bits.
 LAUNCHES_SAVED_S = 0.85e-3  # of an update's some 130 operations
@@ -35,19 +39,34 @@ class Choice:
     """How an update will run, and why.
 
     Attributes:
-        is_compiled: as one graph, or eager.
+        is_compiled: compiled, or operation by operation.
         reason: a sentence for the user.
         may_be_eager: whether to fall back if compiling fails.
         may_be_kept: whether to take what an earlier run has compiled, where that is kept.
+        is_captured: whether it is replayed as a CUDA graph, compiled or not.
     """
 
     is_compiled: bool
     reason: str
     may_be_eager: bool = False
     may_be_kept: bool = False
+    is_captured: bool = False
+
+    @property
+    def mode(self) -> str:
+        """Return what `choose` calls it."""
+        parts = (("compile", self.is_compiled), ("cudagraph", self.is_captured))
+        return "+".join(name for name, is_so in parts if is_so) or "eager"
 
 
-def choose(mode: Compile, *, num_calls: int, flop_per_call: float, num_lanes: int = 1) -> Choice:
+def choose(
+    mode: Mode,
+    *,
+    num_calls: int,
+    flop_per_call: float,
+    num_lanes: int = 1,
+    device: torch.device | None = None,
+) -> Choice:
     """Weigh what compiling costs against the work ahead.
 
     Args:
@@ -55,24 +74,41 @@ def choose(mode: Compile, *, num_calls: int, flop_per_call: float, num_lanes: in
         num_calls: updates in the whole run.
         flop_per_call: arithmetic of one update.
         num_lanes: runs that each call updates.
+        device: where it runs; None: on the CPU.
 
     Raises:
-        ConfigError: `on`, but there is no C++ compiler; or no mode at all.
+        ConfigError: this machine can't do what was asked for; or there is no such mode.
     """
-    if mode not in ("auto", "on", "off"):
-        raise ConfigError(f"`compile` must be 'auto', 'on' or 'off', got {mode!r}")
+    if mode not in MODES:
+        raise ConfigError(f"`execution` must be {', '.join(map(repr, MODES))}, got {mode!r}")
+    on_gpu = device is not None and device.type == "cuda"
+    if "cudagraph" in mode and not on_gpu:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        raise ConfigError(
+            f"`execution` '{mode}' replays a graph of a CUDA device, and updates run on the CPU "
+            f"(torch {torch.__version__} sees {count} CUDA devices): choose 'compile' or 'eager', "
+            "or set `device` 'cuda' where there is one"
+        )
+    if mode == "eager":
+        return Choice(False, "eager, as asked")
+    if mode == "cudagraph":
+        return Choice(False, "a CUDA graph, as asked", is_captured=True)
+    if on_gpu:  # its compiler comes with torch, and comes to hand in the first call
+        if mode == "compile":
+            return Choice(True, "compiled, as asked")
+        told = "compiled, and a CUDA graph"
+        told += ", as asked" if mode != "auto" else ": launches are what tiny networks wait for"
+        return Choice(True, told, may_be_eager=mode == "auto", is_captured=True)
     # As torch looks for it.
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    if mode == "off":
-        return Choice(False, "eager, as asked")
     if shutil.which(compiler) is None:
-        if mode == "on":
+        if mode == "compile":
             raise ConfigError(
-                f"`compile` 'on' needs a C++ compiler, and there is no {compiler}: install it, "
-                "name another one in CXX, or choose 'auto' or 'off'"
+                f"`execution` 'compile' needs a C++ compiler, and there is no {compiler}: install "
+                "it, name another one in CXX, or choose 'auto' or 'eager'"
             )
         return Choice(False, f"eager: there is no C++ compiler ({compiler})")
-    if mode == "on":
+    if mode == "compile":
         return Choice(True, "compiled, as asked")
     saved_s = LAUNCHES_SAVED_S + ARITHMETIC_SAVED * flop_per_call / FLOP_PER_S
     saved_s *= num_calls * num_lanes
@@ -91,8 +127,13 @@ def repeat(was: str) -> Choice:
     Args:
         was: `Execution.was` of it.
     """
-    is_compiled = was == "compiled"
-    return Choice(is_compiled, f"{was}, as the run began", may_be_eager=is_compiled)
+    is_compiled = was.startswith("compile")
+    return Choice(
+        is_compiled,
+        f"{was}, as the run began",
+        may_be_eager=is_compiled,
+        is_captured="cudagraph" in was,
+    )
 
 
 class Execution:
@@ -102,8 +143,9 @@ class Execution:
         update: a function of a state (a tree of tensors, see `hotloop.learner.state`), whose
             tensors it changes in place and never replaces, and of tensors or tuples of tensors,
             some of which may be None. It gives a tensor or a tuple of them.
-        choice: eager or compiled.
+        choice: how it runs.
         name: what the summary calls it.
+        capturing: captures graphs; None: the device's own.
 
     Attributes:
         choice: the same, or eager if `auto` found that the update can't be compiled.
@@ -112,13 +154,21 @@ class Execution:
         tell: called with what is done next while an update is compiled.
     """
 
-    def __init__(self, update: Callable[..., Any], choice: Choice, name: str = "update") -> None:
+    def __init__(
+        self,
+        update: Callable[..., Any],
+        choice: Choice,
+        name: str = "update",
+        *,
+        capturing: Capturing | None = None,
+    ) -> None:
         self.choice = choice
         self.name = name
         self.compile_s = 0.0
         self.eager_s = 0.0
         self.tell: Callable[[str], None] = lambda _: None
         self._update = update
+        self._capturing = capturing
         # What was compiled, by shape, stride and type of the arguments.
         self._graphs: dict[Any, Graph] = {}
         self._num_calls = 0
@@ -133,17 +183,16 @@ class Execution:
         if self.choice.may_be_kept and not self._num_calls:
             self._look_for_kept(state, args)
         started = time.perf_counter()
-        metrics = self._run(state, args) if self.choice.is_compiled else self._update(state, *args)
+        is_eager = not (self.choice.is_compiled or self.choice.is_captured)
+        metrics = self._update(state, *args) if is_eager else self._run(state, args)
         self._calls_s += time.perf_counter() - started
         self._num_calls += 1
         return metrics
 
     @property
     def was(self) -> str | None:
-        """How the updates ran that there were, "eager" or "compiled"; None: there were none."""
-        if not self._num_calls:
-            return None
-        return "compiled" if self.choice.is_compiled else "eager"
+        """How the updates ran that there were, as `Choice.mode` says; None: there were none."""
+        return self.choice.mode if self._num_calls else None
 
     @property
     def num_recompilations(self) -> int:
@@ -156,12 +205,15 @@ class Execution:
             return f"{self.name}: {self.choice.reason}"
         call_s = self._calls_s / self._num_calls
         saved_s = self._num_calls * (self.eager_s - call_s) - self.compile_s
-        return (
+        again = "recaptures" if self.choice.is_captured else "recompilations"
+        told = (
             f"{self.name}: {self.choice.reason}; compiling took {self.compile_s:.1f} s, then an "
             f"update {1e3 * call_s:.2f} ms instead of {1e3 * self.eager_s:.2f}: "
             f"{'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.1f} s over "
-            f"{self._num_calls:,} updates, {self.num_recompilations} recompilations"
+            f"{self._num_calls:,} updates, {self.num_recompilations} {again}"
         )
+        taken = [x.size_bytes for x in self._graphs.values() if isinstance(x, CapturedUpdate)]
+        return f"{told}; {sum(taken) / 2**20:,.0f} MiB in graphs" if taken else told
 
     def _run(self, state: Any, args: tuple[Any, ...]) -> Any:
         given, key = _given(args)
@@ -192,18 +244,46 @@ class Execution:
         started = time.perf_counter()
         try:
             with span("compile"):
-                graph = _compiled(self._update, copy.deepcopy((state, *args)), self.tell)
+                graph = self._made(state, args)
         except Exception as error:  # a network of the user's own may hold anything
             what = f"the {self.name} can't be compiled ({_first_line(error)})"
             if not self.choice.may_be_eager:
+                if isinstance(error, ConfigError):
+                    raise
                 raise ConfigError(
-                    f"`compile` is 'on', but {what}: write it in operations on tensors alone, "
-                    "without `.item()` or a branch on a tensor's value, or choose 'auto' or 'off'"
+                    f"`execution` is '{self.choice.mode}', but {what}: write it in operations on "
+                    "tensors alone, without `.item()` or a branch on a tensor's value, or choose "
+                    "'auto' or 'eager'"
                 ) from error
             self.choice = Choice(False, f"eager: {what}")
             return None
         self.compile_s += time.perf_counter() - started
         return graph
+
+    def _made(self, state: Any, args: tuple[Any, ...]) -> Graph:
+        """Compile and capture, as far as that is chosen."""
+        graph: Graph | None = None
+        if self.choice.is_compiled:
+            graph = _compiled(self._update, copy.deepcopy((state, *args)), self.tell)
+        if not self.choice.is_captured:
+            assert graph is not None
+            return graph
+        if len(self._graphs) == MOST_GRAPHS:
+            shapes = ", ".join(str([tuple(x[0]) for x in key[1:]]) for key in self._graphs)
+            raise ConfigError(
+                f"the {self.name} must have batches of a few shapes, and got {MOST_GRAPHS + 1}: "
+                f"each is a graph of its own, so far for {shortened(shapes)}; pad them to one "
+                "shape, or choose `execution` 'compile' or 'eager'"
+            )
+        capturing = self._capturing
+        if capturing is None:
+            capturing = CudaCapturing(next(iter(tensors(state).values())).device)
+        update = self._update
+        if graph is not None:
+            compiled = graph
+            update = lambda state, *args: compiled(state, args, _given(args)[0])  # noqa: E731
+        written = written_by(self._update, state, args)
+        return CapturedUpdate(update, state, args, written, capturing, name=self.name)
 
     def _eager_s(self, state: Any, args: tuple[Any, ...]) -> float:
         """The least of five calls on copies."""

@@ -7,13 +7,14 @@ tensors lie in a stack with those of the others, and what it learns from is copi
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, shortened
 from hotloop.learner.execution import Execution
 from hotloop.learner.learner import Learner, UpdateRule
 from hotloop.learner.state import mapped, stacked, tensors
@@ -141,6 +142,7 @@ class _LaneUpdate:
 
     def __init__(self, learner: Learner, rule: UpdateRule, num_lanes: int) -> None:
         self.rule = rule
+        self._is_stacked = True
         choice = learner.choose(num_lanes=num_lanes)
         bound = (learner.state, learner.hyper.tensors)
         self._one = BoundUpdate(rule.function, *bound, choice, rule.name)
@@ -156,17 +158,33 @@ class _LaneUpdate:
         if not self._one.names:
             one = mapped((batch, noise), lambda x: x[0])
             self._one.check(*one)
+            self._try(bound, batch, noise)
         result = self.execution(bound, batch, noise)
         return result if isinstance(result, tuple) else (result, None)
 
-    def _joint(self, bound: Any, batch: Any, noise: Tensor | None) -> Any:
-        tree = (bound, batch, noise)
+    def _try(self, *tree: Any) -> None:
+        """Find out whether the update can be made of all lanes at once."""
+        try:
+            self._joint(*copy.deepcopy(tree))
+        except RuntimeError as error:  # `vmap` has no rule for something, or it branches on values
+            self._is_stacked = False
+            why = str(error).strip().partition("\n")[0]
+            self.execution.name += f", one after another, since `vmap` can't ({shortened(why)})"
+
+    def _joint(self, *tree: Any) -> Any:
+        """All updates, of (state, hyper), batch and noise, whose tensors are (K, …)."""
 
         def one(*leaves: Tensor) -> Any:
             following = iter(leaves)
             return self._one.packed(*mapped(tree, lambda _: next(following)))
 
-        return torch.func.vmap(one)(*tensors(tree).values())
+        stacks = tensors(tree).values()
+        if self._is_stacked:
+            return torch.func.vmap(one)(*stacks)
+        each = [one(*rows) for rows in zip(*(x.unbind() for x in stacks), strict=True)]
+        if isinstance(each[0], tuple):
+            return tuple(torch.stack(parts) for parts in zip(*each, strict=True))
+        return torch.stack(each)
 
 
 def _shapes(tree: Any) -> dict[str, Any]:

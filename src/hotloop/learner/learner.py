@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hotloop.errors import ConfigError
-from hotloop.learner.execution import Compile, choose, repeat
+from hotloop.learner.execution import Mode, choose, repeat
 from hotloop.learner.hyper import HyperParameters
 from hotloop.learner.metrics import Metrics
 from hotloop.learner.noise import UpdateNoise
@@ -56,7 +56,7 @@ class Learner:
         acting: the name of its parameters, (P,), in `state`.
         device: where all of it lives.
         seed: of minibatches and noise.
-        compile: whether updates are compiled.
+        execution: how updates run.
         num_batches: batches that the run will learn from, about.
         batch_size: B.
 
@@ -81,7 +81,7 @@ class Learner:
         acting: str,
         device: torch.device,
         seed: tuple[int, ...],
-        compile: Compile,
+        execution: Mode,
         num_batches: int,
         batch_size: int,
     ) -> None:
@@ -96,7 +96,8 @@ class Learner:
         calls_per_batch = sum(rule.times / rule.every for rule in rules)
         self.choose = partial(
             choose,
-            compile,
+            execution,
+            device=device,
             num_calls=int(num_batches * calls_per_batch),
             # Forward and backward of every network, more or less; convolutions use each parameter
             # at many places.
@@ -165,7 +166,7 @@ class Learner:
         return {"host": self.rng.bit_generator.state, "device": self._noise.to_json()}
 
     def executed(self) -> dict[str, str]:
-        """How the updates ran that there were, by name: "eager" or "compiled"."""
+        """How the updates ran that there were, by name, as `Execution.was` says."""
         now = {one.name: one.was for one in self.executions if one.was is not None}
         return {**self._executed, **now}
 
@@ -178,7 +179,7 @@ class Learner:
     ) -> None:
         """Go on from a checkpoint.
 
-        What `compile` "auto" has chosen once stays, whatever has been compiled since.
+        What `execution` "auto" has chosen once stays, whatever has been compiled since.
 
         Raises:
             CheckpointError: an array is missing or has another shape.

@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from hotloop.ops.advantages import explained_variance, gae
 from hotloop.ops.noise import counter_normal, counter_uniform
+from hotloop.ops.vtrace import VTrace, vtrace
 
-__all__ = ["counter_normal", "counter_uniform", "explained_variance", "gae"]
+__all__ = ["VTrace", "counter_normal", "counter_uniform", "explained_variance", "gae", "vtrace"]

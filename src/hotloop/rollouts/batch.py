@@ -65,7 +65,7 @@ def to_sequences(
     Returns:
         The fields, (L, S, …), S of all fragments; beside them `memory`, float32, (S, M), what the
         policy remembered before each sequence; `begins`, bool, (L, S), where an episode begins
-        within one; `weight`, float32, (L, S), 1 on average.
+        within one; `weight`, float32, (L, S), 1 on average, times that of `fields`, if it is there.
 
     Raises:
         ConfigError: no row is valid.
@@ -74,18 +74,22 @@ def to_sequences(
     for fragment, given in zip(fragments, fields, strict=True):
         begins = np.zeros(fragment.valid.shape, np.bool_)
         begins[1:] = (fragment.terminated | fragment.truncated | ~fragment.valid)[:-1]
-        weight = fragment.valid.astype(np.float32)
-        steps = {**given, "begins": begins, "weight": weight}
+        valid = fragment.valid.astype(np.float32)
+        steps = {**given, "begins": begins, "valid": valid}
         memory = fragment.memory[::length]
         parts.append(
             {name: _side_by_side(x, length) for name, x in steps.items()}
             | {"memory": memory.reshape(1, -1, memory.shape[-1])}
         )
     joined = {name: _joined([part[name] for part in parts], axis=1) for name in parts[0]}
-    mean = joined["weight"].mean()
+    valid = joined.pop("valid")
+    mean = valid.mean()
     if mean == 0.0:
         raise _no_transition()
-    return joined | {"weight": joined["weight"] / mean, "memory": joined["memory"][0]}
+    weight = valid / mean
+    if "weight" in joined:
+        weight *= joined["weight"]
+    return joined | {"weight": weight, "memory": joined["memory"][0]}
 
 
 def _side_by_side(steps: Array, length: int) -> Array:

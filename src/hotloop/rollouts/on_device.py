@@ -161,6 +161,7 @@ class OnDeviceRollout:
             "episode_return": torch.zeros(num_envs, dtype=torch.float64, device=device),
             "episode_length": torch.zeros(num_envs, dtype=torch.int64, device=device),
         }
+        self._tree: dict[str, Any] = {}
         self._ended: list[tuple[Tensor, ...]] = []
         self._block_steps = max(
             k for k in range(1, min(num_steps, MOST_BLOCK_STEPS) + 1) if num_steps % k == 0
@@ -286,11 +287,12 @@ class OnDeviceRollout:
             # Clones: what is observed may be the state itself, and both change in place.
             here |= {f"{_ENVS}{name}": x.clone() for name, x in state.items()}
             here["obs"] = obs.clone()
-        tree = {"bound": self._policy.bound, "here": here}
+        if not self._tree:  # one and the same in all calls: what is captured is of its tensors
+            self._tree = {"bound": self._policy.bound, "here": here}
         whole: list[Tensor] = []
         for start in range(0, self._num_steps, self._block_steps):
             with span("block"):
-                block = self._run_block(tree)
+                block = self._run_block(self._tree)
                 if self._block_steps == self._num_steps:
                     whole = list(block)
                     break

@@ -24,10 +24,11 @@ class CollectionOptions:
         num_steps: T, rows of a fragment.
         seed: of the noise for acting.
         schedule: `barrier`: T steps of every environment. `variable`: as many transitions, in
-            uneven shares. `async`: what there is, at least `minimum` transitions.
+            uneven shares. `async`: what there is, at least `minimum` transitions, or fragments.
         overlap: barrier, variable: collect the next fragments while the learner has these, with the
             policy that was published before them.
         minimum: async: transitions to wait for.
+        in_fragments: async: take whole fragments alone, as many as there are workers.
         max_policy_age: async: see `Rollout.updates_allowed`.
     """
 
@@ -36,6 +37,7 @@ class CollectionOptions:
     schedule: Schedule = "barrier"
     overlap: bool = False
     minimum: int = 1
+    in_fragments: bool = False
     max_policy_age: int = 1_000
 
 

@@ -18,7 +18,7 @@ from hotloop.types import Array
 
 # What is compared anyway, or stands beside the configuration.
 _COMPARED = {"total_timesteps"}
-_NOT_COMPARED = {"seed", "env_id", "torch_threads", "compile"}
+_NOT_COMPARED = {"seed", "env_id", "torch_threads", "execution", "compile"}
 _MAX_POINTS = 200
 # What a curve may be drawn over, and how axes call it.
 Over = Literal["steps", "time", "updates"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm, hyper_of
+    from hotloop.training.lanes import train_lanes
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
     from hotloop.training.replay import Batch
@@ -25,6 +26,7 @@ _MODULES = {
     "Update": "off_policy",
     "hyper_of": "algorithm",
     "train": "train",
+    "train_lanes": "lanes",
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "Update",
     "hyper_of",
     "train",
+    "train_lanes",
 ]
 
 

@@ -198,7 +198,7 @@ class Algorithm(ABC):
             acting=self.acting,
             device=device,
             seed=(config.seed, stream),
-            compile=config.compile,
+            execution=config.execution,
             num_batches=num_batches,
             batch_size=batch_size,
         )

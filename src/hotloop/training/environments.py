@@ -100,7 +100,7 @@ def on_device(environment: str | Callable[..., Any], config: Any, *, is_able: bo
         return False
     name, instead = environment_name(environment), ""
     if not is_able:
-        instead = "and this algorithm learns from replay on the host: train ppo"
+        instead = "and this algorithm learns from what is on the host: train ppo"
     elif config.workers:
         instead = f"and needs no `workers`, got {config.workers!r}: leave the option out"
     elif getattr(config, "action_masks", False):
@@ -128,7 +128,7 @@ def make_device_environments(
     envs = make_device_vec(environment, config.total_envs, device, config.env_kwargs)
     # A step launches about as much as an update does.
     num_steps = config.total_timesteps // config.total_envs
-    choice = choose(config.compile, num_calls=num_steps, flop_per_call=0.0)
+    choice = choose(config.execution, num_calls=num_steps, flop_per_call=0.0, device=device)
     return DeviceEnvironments(envs, partial(_execution, choice))
 
 

@@ -18,6 +18,7 @@ from hotloop import timing
 from hotloop.envs.closing import closed_in_time
 from hotloop.errors import ConfigError
 from hotloop.learner.lanes import Lanes
+from hotloop.learner.threads import FreeThreads
 from hotloop.runs import Report, Result
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
@@ -58,7 +59,7 @@ def train_lanes(
     with contextlib.ExitStack() as exits:
         envs_to_close = exits.enter_context(closed_in_time())
         threads = torch_threads_taken(configs[0].torch_threads, exits)
-        shared = exits.enter_context(_recorded(threads))
+        shared = exits.enter_context(_recorded(threads, len(configs)))
         runs = [
             trained(
                 algorithm,
@@ -192,9 +193,9 @@ def _numbered(call: Callable[..., Any], k: int) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _recorded(threads: Any) -> Iterator[Shared]:
+def _recorded(threads: FreeThreads | None, num_runs: int) -> Iterator[Shared]:
     """Give what runs of one process share; its timing is copied to each in the end."""
-    shared = Shared(threads)
+    shared = Shared(threads, num_runs)
     try:
         yield shared
     finally:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,9 +38,11 @@ from hotloop.training.algorithm import (
 )
 from hotloop.training.learning import Learning, Run
 from hotloop.training.minibatches import minibatches, num_units, taken
+from hotloop.training.newest import newest
 from hotloop.training.position import Position
+from hotloop.training.streams import HeldBack, StreamWeights, ages
 from hotloop.training.train import Training
-from hotloop.types import Array
+from hotloop.types import Array, Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,8 @@ class OnPolicy(Algorithm):
         is_weighted: whether the batch has a field `weight`, float32, (B,), which is filled in where
             environments took different numbers of steps: the losses of rows are multiplied by it.
         has_noise: whether an update is given standard normal numbers, (B, A); else None.
+        corrects: whether it learns from what older policies did: `prepare` is then given, last,
+            what the newest one says of a fragment, a `Newest`.
         active: the state's field, bool, 0-d, that an update turns False where those that follow in
             this iteration are to change nothing; None: there is none.
     """
@@ -65,14 +70,15 @@ class OnPolicy(Algorithm):
     active: str | None = None
     is_weighted: bool = False
     has_noise: bool = False
+    corrects: bool = False
 
     def _functions(self) -> tuple[str, ...]:
         return ("prepare", "update")
 
     @property
     def learns_on_device(self) -> bool:
-        """See `Algorithm`: `prepare` is given tensors then."""
-        return True
+        """See `Algorithm`: `prepare` is given tensors then, and no estimates of the newest."""
+        return not self.corrects
 
     def uneven(self, config: Any) -> Schedule:
         """See `Algorithm`."""
@@ -87,18 +93,21 @@ class OnPolicy(Algorithm):
                 "`weight`: add the field, multiply the loss of each row by it and declare "
                 "`is_weighted`, or choose 'barrier'"
             )
+        has_lag = config.schedule == "lag:1"
         return CollectionOptions(
             num_steps=config.num_steps,
             seed=config.seed,
-            schedule=config.schedule,
-            overlap=config.overlap,
+            schedule="barrier" if has_lag else config.schedule,
+            overlap=config.overlap or has_lag,
+            in_fragments=True,
+            max_policy_age=getattr(config, "max_policy_age", 1),
         )
 
     def run(self, training: Training) -> Run[Result]:
         """See `Algorithm`."""
         config, envs, resumed = training.config, training.envs, training.resumed
         gamma = as_schedule(config.gamma)
-        normalizer: Normalizer | DeviceNormalizer
+        normalizer: Any
         if training.is_on_device:
             normalizer = make_device_normalizer(
                 config, envs, envs.num_envs, gamma=gamma(0.0), device=training.device
@@ -121,13 +130,14 @@ class OnPolicy(Algorithm):
                 batch_size=config.minibatch_size,
             )
             policy = ActingPolicy(network, learner.publish(0, normalizer.obs_scale))
-            acts: ActingPolicy | DevicePolicy = policy
+            acts: DevicePolicy | None = None
             if training.is_on_device:
-                params = getattr(learner.state, self.acting)
-                acts = DevicePolicy(acting(nets), params, policy)
-            rollout = training.rollout(acts)
-            if training.is_on_device:
+                acts = DevicePolicy(acting(nets), getattr(learner.state, self.acting), policy)
+            rollout = training.rollout(policy if acts is None else acts)
+            if acts is not None:
                 learner.executions += training.envs.executions
+        held = HeldBack(getattr(config, "hold_back", 0))
+        stream = StreamWeights() if config.schedule == "async" else None
         iteration, restarted_envs = 0, []
         if resumed is not None:
             iteration = resumed.position.iteration
@@ -145,13 +155,22 @@ class OnPolicy(Algorithm):
             learner.hyper.set(progress)
             normalizer.gamma = gamma(progress)
             with span("collect"):
-                fragments = rollout.collect()
+                fragments = held.exchanged(rollout.collect)
             with span("prepare"):
                 for fragment in fragments:
                     normalizer.update(fragment)
-                fields, batch = self._batch(fragments, normalizer, acts, learner, config)
+                weights = None if stream is None else stream.weights(fragments)
+                if acts is not None:
+                    fields, batch = self._device_batch(fragments, normalizer, acts, learner, config)
+                else:
+                    fields, batch = self._batch(
+                        fragments, weights, normalizer, policy, learner, nets, config
+                    )
             steps = self._learn(batch, learner, config)
             metrics = yield Learning(learner, steps, spans=("update", "minibatch"))
+            if self.corrects:
+                age = ages(fragments, iteration - 1)
+                metrics |= {"age_mean": float(age.mean()), "age_max": float(age.max())}
             if "value" in fields and "returns" in fields:
                 counted = fields["weight"] > 0 if policy.memory_size else ...
                 told = explained_variance(fields["value"][counted], fields["returns"][counted])
@@ -180,32 +199,49 @@ class OnPolicy(Algorithm):
             )
         return training.result(policy, learner, is_stopped=wants_to_stop)
 
-    def _batch(
+    def _device_batch(
         self,
         fragments: Sequence[Any],
-        normalizer: Any,
-        policy: ActingPolicy | DevicePolicy,
+        normalizer: DeviceNormalizer,
+        policy: DevicePolicy,
         learner: Learner,
         config: Any,
     ) -> tuple[dict[str, Any], Any]:
-        """Return what is learned from fragments, (Σ T·N, …): arrays, and tensors on the device.
+        """Return what is learned from a fragment of tensors, (T·N, …): by name, and as a batch."""
+        assert self.prepare is not None
+        (fragment,) = fragments
+        scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
+        prepared = self.prepare(scaled, learner.hyper.floats, config)
+        fields = {name: x.flatten(0, 1) for name, x in _present(prepared).items()}
+        if "obs" in fields:
+            fields["obs"] = policy.scaled(fields["obs"])
+        return fields, type(prepared)(**fields)
 
-        Of fragments that are on the device both are the same.
-        """
+    def _batch(
+        self,
+        fragments: Sequence[Fragment],
+        weights: Sequence[float] | None,
+        normalizer: Normalizer,
+        policy: ActingPolicy,
+        learner: Learner,
+        nets: Any,
+        config: Any,
+    ) -> tuple[dict[str, Array], Any]:
+        """Return what is learned from fragments, (Σ T·N, …): arrays, and tensors on the device."""
         assert self.prepare is not None
         prepared = []
         for fragment in fragments:
             # Not in place: the next fragment is written to where this one's rewards are.
             scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
-            prepared.append(self.prepare(scaled, learner.hyper.floats, config))
+            seen = ()
+            if self.corrects:
+                params = getattr(learner.state, self.acting)
+                seen = (newest(fragment, acting(nets), params, policy),)
+            prepared.append(self.prepare(scaled, learner.hyper.floats, config, *seen))
         kind = type(prepared[0])
         given = [_present(one) for one in prepared]
-        if isinstance(policy, DevicePolicy):
-            (only,) = given
-            tensors = {name: x.flatten(0, 1) for name, x in only.items()}
-            if "obs" in tensors:
-                tensors["obs"] = policy.scaled(tensors["obs"])
-            return tensors, kind(**tensors)
+        for k, weight in enumerate(weights or ()):
+            given[k]["weight"] = np.full(fragments[k].reward.shape, weight, np.float32)
         if policy.memory_size:
             missing = [x for x in ("memory", "begins", "weight") if x not in kind._fields]
             if missing:

@@ -111,13 +111,14 @@ class Shared:
 
     Args:
         threads: of the update, which come and go; None: a fixed number.
+        num_runs: that are trained.
 
     Attributes:
         run_dirs: of the runs; timing is recorded in the first one's.
     """
 
-    def __init__(self, threads: FreeThreads | None) -> None:
-        self.threads = threads
+    def __init__(self, threads: FreeThreads | None, num_runs: int) -> None:
+        self.threads, self.num_runs = threads, num_runs
         self.run_dirs: list[Path] = []
 
     def add(self, run_dir: Path) -> None:
@@ -152,9 +153,9 @@ class Training:
         threads: FreeThreads | None,
         exits: contextlib.ExitStack,
         envs_to_close: list[Any],
-        is_alone: bool,
+        shared: Shared | None,
     ) -> None:
-        self._is_alone = is_alone
+        self._shared = shared
         self.resumed, self.environment = resumed, environment
         self._threads = threads
         self.device = choose_device(config.device)
@@ -259,7 +260,11 @@ class Training:
         self._cores.begin()
         return self._reporter.begin(
             config,
-            execution=learner.executions[0].choice.reason,
+            execution=(
+                learner.executions[0].choice.reason
+                if self._shared is None
+                else learner.choose(num_lanes=self._shared.num_runs).reason
+            ),
             resumed=told,
             workers=describe_workers(config, self._options, self._run),
             position=None if resumed is None else resumed.position,
@@ -340,7 +345,7 @@ class Training:
         Where several runs share a process, one's body ends while another's goes on: signals are
         acted on at once.
         """
-        return pending_interrupt() if self._is_alone else contextlib.nullcontext(Pending())
+        return pending_interrupt() if self._shared is None else contextlib.nullcontext(Pending())
 
     def explain(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Keep what the update learned from, and return an error that says which it was."""
@@ -432,7 +437,7 @@ def trained(
             threads=threads,
             exits=exits,
             envs_to_close=envs_to_close,
-            is_alone=shared is None,
+            shared=shared,
         )
         is_interrupted = False
         try:

@@ -476,7 +476,7 @@ if __name__ == "__main__":
 
 def test_a_training_with_workers(tmp_path) -> None:
     """By its own spans, once each, and samples of the learner and of every worker."""
-    options = ["--total-timesteps", "4096", "--workers", "2", "--compile", "off"]
+    options = ["--total-timesteps", "4096", "--workers", "2", "--execution", "eager"]
     done, session = profile(tmp_path, "train", "ppo", *options, "--runs-dir", "runs")
     assert done.returncode == 0, done.stderr
     assert [process.name for process in session.processes] == ["learner", "worker-0", "worker-1"]

@@ -373,7 +373,7 @@ def test_workers_end_when_the_learner_is_killed(tmp_path, env, sleeping_worker):
 def test_an_interrupted_training_ends_its_workers_and_goes_on_later(tmp_path):
     run_dir = tmp_path / "run"
     program = [sys.executable, "-m", "hotloop"]
-    options = ["--workers", "2", "--num-envs", "4", "--num-steps", "32", "--compile", "off"]
+    options = ["--workers", "2", "--num-envs", "4", "--num-steps", "32", "--execution", "eager"]
     learner = subprocess.Popen(
         [*program, "train", "ppo", "--run-dir", str(run_dir), *options],
         stdout=subprocess.PIPE,

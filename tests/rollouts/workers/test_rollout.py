@@ -141,7 +141,7 @@ TINY_PPO = {
     "hidden_sizes": (8,),
     "normalize_obs": True,
     "normalize_reward": True,
-    "compile": "off",
+    "execution": "eager",
 }
 TINY_REPLAY = {
     "total_timesteps": 120,
@@ -153,7 +153,7 @@ TINY_REPLAY = {
     "train_frequency": 2,
     "update_to_data": 0.25,
     "hidden_sizes": (8,),
-    "compile": "off",
+    "execution": "eager",
     "report_interval": 40,
     "save_replay": True,
 }

@@ -38,7 +38,8 @@ class HostVectorEnv:
         first_env: int = 0,
         stream: Stream = "training",
     ) -> None:
-        self._envs, self._seed, self._first_env, self._stream = envs, seed, first_env, stream
+        self._envs, self._seed, self._first_env = envs, seed, first_env
+        self._stream: Stream = stream
         self._out = allocate_step(envs.num_envs, envs.obs_spec)
         self._episode = np.full(envs.num_envs, -1, np.int64)
         self._return = np.zeros(envs.num_envs, np.float64)

@@ -27,7 +27,7 @@ from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import ConfigError
 
 try:
-    import mujoco
+    import mujoco  # pyright: ignore[reportMissingImports]
     import mujoco_warp  # pyright: ignore[reportMissingImports]
     import warp  # pyright: ignore[reportMissingImports]
 except ImportError as error:
@@ -76,7 +76,8 @@ class MujocoWarp(ABC):
         for name, number in (("obs_size", obs_size), ("frame_skip", frame_skip)):
             if number < 1:
                 raise ConfigError(f"`{name}` must be at least 1, got {number}")
-        self.model = mujoco.MjModel.from_xml_path(model) if isinstance(model, str) else model
+        models: Any = mujoco
+        self.model = models.MjModel.from_xml_path(model) if isinstance(model, str) else model
         if not self.model.nu:
             raise ConfigError("a model must have actuators to act by, got none: add some")
         self.num_envs, self.device = num_envs, device

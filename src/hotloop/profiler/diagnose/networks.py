@@ -216,8 +216,8 @@ def launch_bound(evidence: Evidence) -> Diagnosis | None:
             f"at {len(places)} places",
         ),
         "Compile the whole update (torch.compile of loss, gradient and optimizer as one; on a GPU "
-        "a CUDA graph): `hotloop train … --compile on`. Without: fused=True for Adam, twin critics "
-        "as one batched network.",
+        "a CUDA graph): `hotloop train … --execution compile`. Without: fused=True for Adam, twin "
+        "critics as one batched network.",
         evidence.profile_again,
         is_rebuild=True,
     )

@@ -109,6 +109,8 @@ def _take_total(progress: Progress) -> list[int]:
 
 def _take_all(progress: Progress) -> list[int]:
     """All there is, first ready first; and what would become too old must have come."""
+    if progress.plan.in_fragments:
+        return _take_ready(progress)
     groups, plan = progress.groups, progress.plan
     most = len(groups) * (NUM_SLOTS * plan.num_steps - 1)
     minimum = min(-(-plan.minimum // groups[0].num_envs), most)
@@ -124,6 +126,41 @@ def _take_all(progress: Progress) -> list[int]:
     progress.wait(is_enough)
     wanted[0] = NOBODY_WAITS
     return progress.available()
+
+
+def _take_ready(progress: Progress) -> list[int]:
+    """As many whole fragments as there are workers, the oldest that are ready first.
+
+    Of a fast worker two, of a slow one none; but what is in the making and would become too old is
+    waited for.
+    """
+    groups, num_steps = progress.groups, progress.plan.num_steps
+
+    def ready() -> list[tuple[int, int]]:
+        """Version of the first row, and worker."""
+        found: list[tuple[int, int]] = []
+        for worker, (memory, group) in enumerate(zip(progress.memory, groups, strict=True)):
+            for row in range(group.taken, memory.words[DONE] - num_steps + 1, num_steps):
+                which, t = memory.place(row)
+                found.append((int(memory.versions[which][t]), worker))
+        return sorted(found)
+
+    def is_enough() -> bool:
+        found = ready()
+        if len(found) < len(groups):
+            return False
+        following = [group.taken for group in groups]
+        for _, worker in found:
+            following[worker] += num_steps
+        return progress.updates_until_too_old(following) > 0
+
+    progress.shared.wanted[0] = sum(group.taken for group in groups) + num_steps * len(groups)
+    progress.wait(is_enough)
+    progress.shared.wanted[0] = NOBODY_WAITS
+    shares = [0] * len(groups)
+    for _, worker in ready()[: len(groups)]:
+        shares[worker] += num_steps
+    return shares
 
 
 def _grant_fragments(progress: Progress) -> None:

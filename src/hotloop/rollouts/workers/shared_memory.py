@@ -305,6 +305,7 @@ class WorkerMemory:
             last_memory=last_memory.copy(),
             policy_version=int(versions.min()),
             first_env=self._first_env,
+            versions=versions,
         )
         return fragment, versions, episodes
 

@@ -79,9 +79,11 @@ class TaskOptions(Options):
     as long as cores are free."""
     device: Annotated[Device, MAY_CHANGE] = "cpu"
     """Where networks are updated: cpu, cuda, cuda:1, …; auto: a GPU where torch sees one."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """Run the updates as compiled graphs, several times as fast once they are compiled, which they
-    are once on a machine; auto: where they are already, or the run is long enough to gain by it."""
+    execution: Literal["auto", "eager", "compile", "cudagraph", "compile+cudagraph"] = "auto"
+    """How updates run: eager, operation by operation; compiled, several times as fast once they
+    are, which they are once on a machine; on a GPU as one CUDA graph, compiled or not. auto: on a
+    GPU compile+cudagraph, else compiled where they are already, or the run is long enough to gain
+    by it."""
 
     def check(self) -> None:
         """Refuse more threads than torch can start."""
@@ -236,7 +238,7 @@ class OnPolicyOptions(Options):
         )
         _need_activations(self, self.minibatch_size, "raise `num_minibatches`")
         if not self.has_workers and (self.schedule != "barrier" or self.overlap):
-            what = "`overlap`" if self.overlap else "`schedule` 'variable'"
+            what = "`overlap`" if self.overlap else f"`schedule` '{self.schedule}'"
             raise ConfigError(f"{what} needs workers of their own: set `workers` too")
 
     @property

@@ -12,6 +12,7 @@ from hotloop.ops.schedules import as_schedule
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import may_change, scheduled
 
+_EXECUTIONS = {"auto": "auto", "on": "compile", "off": "eager"}
 AnyConfig = TypeVar("AnyConfig", bound=Options)
 
 
@@ -58,6 +59,9 @@ def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyCon
         ConfigError: it has an option that this version does not know, or a value that is wrong.
         UnknownNameError: a schedule is a function that can't be imported by its name.
     """
+    if "compile" in stored:  # what `execution` was called once
+        stored = {"execution": _EXECUTIONS[stored["compile"]], **stored}
+        del stored["compile"]
     known = {field.name for field in fields(config_class)}  # pyright: ignore[reportArgumentType]
     unknown = sorted(set(stored) - known)
     if unknown:

@@ -1,0 +1,172 @@
+"""Asynchronous proximal policy optimization (APPO).
+
+PPO that learns from what older policies did, so that nobody waits: environments are stepped while
+the networks learn. Beyond `ppo`: V-trace returns (Espeholt et al. 2018, arXiv:1802.01561); the
+decoupled objective, whose clipping is around the newest policy and not around the one that acted
+(Hilton et al. 2021, arXiv:2110.00641); a hard bound on the age of what is learned from. With
+experience of the newest policy itself it is PPO's update.
+
+    from hotloop.algorithms import appo
+    result = appo.train(appo.Config(env_id="CartPole-v1", workers=2, schedule="async"))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hotloop.algorithms import ppo, presets
+from hotloop.algorithms.ppo import Hyper, State, init, networks
+from hotloop.errors import ConfigError
+from hotloop.ops import vtrace
+from hotloop.policies.learned import LearnedNetwork
+from hotloop.training import OnPolicy
+from hotloop.training.newest import Newest
+from hotloop.training.options import Count, Hint, Natural, Positive
+from hotloop.types import Fragment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ppo.Config):
+    """Options of an APPO run."""
+
+    schedule: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
+        Literal["barrier", "variable", "lag:1", "async"],
+        Hint("'lag:1' collects the next fragments while learning, 'async' waits for nobody"),
+    ] = "barrier"
+    """barrier: T steps of each environment, then an update. variable, with workers: an update as
+    soon as there are as many steps in all. lag:1, with workers: the next fragments are collected
+    while these are learned from, reproducibly. async, with workers: fragments as they come in,
+    first ready first."""
+    max_policy_age: Count = 4
+    """async: iterations between the policy that acted and the newest; learning waits rather than
+    let a transition become older. At least 2."""
+    vtrace: bool = True
+    """Correct returns and advantages for the age of the policy that acted (V-trace); else they are
+    PPO's, by the values of that time."""
+    max_rho: Positive = 1.0
+    """vtrace: bound ρ̄ on the importance of a step."""
+    max_c: Positive = 1.0
+    """vtrace: bound c̄ on how far back it counts; at most `max_rho`."""
+    decoupled: bool = True
+    """Clip around the newest policy, and weigh by what it is to the one that acted; else clip
+    around the one that acted."""
+    max_importance: Positive = 1.0
+    """decoupled: bound on that weight."""
+    hold_back: Natural = 0
+    """Batches that are kept back before they are learned from: makes experience older on purpose,
+    to see what age does."""
+
+    def check(self) -> None:
+        """Refuse bounds that contradict each other, or that can't be kept."""
+        if self.max_c > self.max_rho:
+            raise ConfigError(
+                f"`max_c` must be at most `max_rho` = {self.max_rho}, got {self.max_c}: 1 and 1 "
+                "are usual"
+            )
+        if self.schedule == "async" and self.max_policy_age < 2:
+            raise ConfigError(
+                f"`max_policy_age` must be at least 2 where `schedule` is 'async', as workers are "
+                f"up to two fragments ahead, got {self.max_policy_age}: raise it, or choose "
+                "'lag:1' (1) or 'barrier' (0)"
+            )
+
+
+class Batch(NamedTuple):
+    """Transitions that are learned from, beside those of PPO's `Batch`.
+
+    Attributes:
+        newest_log_prob: float32, (B,), under the policy as it was before this iteration's updates.
+    """
+
+    obs: Any
+    action: Any
+    log_prob: Any
+    value: Any
+    advantages: Any
+    returns: Any
+    newest_log_prob: Any
+    weight: Any = None
+    memory: Any = None
+    begins: Any = None
+
+
+def prepare(fragment: Fragment, hyper: Hyper, config: Config, newest: Newest) -> Batch:
+    """Return a fragment's transitions, (T, N, …), with advantages and returns."""
+    if not config.vtrace:
+        batch = ppo.prepare(fragment, hyper, config)
+        return Batch(**batch._asdict(), newest_log_prob=newest.log_prob)
+    returns, advantages = vtrace(
+        fragment.reward,
+        newest.value,
+        newest.next_value,
+        fragment.terminated,
+        fragment.truncated,
+        newest.log_prob - fragment.log_prob,
+        gamma=float(hyper.gamma),
+        gae_lambda=float(hyper.gae_lambda),
+        max_rho=config.max_rho,
+        max_c=config.max_c,
+    )
+    return Batch(
+        obs=fragment.obs,
+        action=fragment.action,
+        log_prob=fragment.log_prob,
+        value=newest.value,
+        advantages=advantages,
+        returns=returns,
+        newest_log_prob=newest.log_prob,
+    )
+
+
+def loss(
+    params: Tensor, batch: Batch, hyper: Hyper, nets: LearnedNetwork, config: Config
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """PPO's objective for what an older policy μ did, as a loss.
+
+    L_policy = −E[min(w̄, π_new/μ) min(r A, clip(r, 1 − ε, 1 + ε) A)],   r = π/π_new
+
+    Hilton et al. 2021, arXiv:2110.00641, the decoupled objective, with a truncated weight; the rest
+    is `ppo.loss`.
+    """
+    log_importance = batch.newest_log_prob - batch.log_prob
+    weight = batch.weight
+    if config.decoupled:
+        importance = log_importance.exp().clamp(max=config.max_importance)
+        weight = importance if weight is None else importance * weight
+        batch = batch._replace(log_prob=batch.newest_log_prob)
+    total, parts = ppo.loss(params, batch, hyper, nets, config, policy_weight=weight)
+    with torch.no_grad():
+        ratio = log_importance.exp()
+        return total, {
+            **parts,
+            # Kish 1965: (Σ w)² / (n Σ w²), the share of the rows that count.
+            "effective_share": ratio.mean().square() / ratio.square().mean(),
+            "truncated_share": (ratio > config.max_rho).to(torch.float32).mean(),
+        }
+
+
+def update(
+    state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: LearnedNetwork, config: Config
+) -> dict[str, Tensor]:
+    """Make one gradient step on one minibatch; `state` changes in place."""
+    return ppo.step(loss, state, batch, hyper, nets, config)
+
+
+algorithm = OnPolicy(
+    name="appo",
+    config=Config,
+    networks=networks,
+    init=init,
+    hyper=Hyper,
+    prepare=prepare,
+    update=update,
+    active="active",
+    is_weighted=True,
+    corrects=True,
+    presets=presets.PPO,
+)
+train, preset = algorithm.train, algorithm.preset

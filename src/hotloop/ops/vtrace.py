@@ -1,0 +1,108 @@
+"""Returns and advantages of a policy from what an older one did."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hotloop.errors import ConfigError, ShapeError
+from hotloop.types import Array
+
+
+class VTrace(NamedTuple):
+    """The targets of a value function, and advantages.
+
+    Attributes:
+        returns: v, float32, (T, N).
+        advantages: A, float32, (T, N).
+    """
+
+    returns: Array
+    advantages: Array
+
+
+def vtrace(
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    log_ratio: Array,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    max_rho: float = 1.0,
+    max_c: float = 1.0,
+) -> VTrace:
+    """V-trace: λ-returns of the policy π from steps that the policy μ made.
+
+    v_t = V(s_t) + ρ_t δ_t + γ c_t (1 − ended_t) (v_{t+1} − V(s_{t+1}))
+    δ_t = r_t + γ (1 − terminated_t) V(s'_t) − V(s_t)
+    ρ_t = min(ρ̄, π/μ),  c_t = λ min(c̄, π/μ)
+
+    Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and remark 2 (λ). The advantages leave the ratio
+    of their own step to the objective that they stand in:
+
+    A_t = δ_t + γ λ (1 − ended_t) (v_{t+1} − V(s_{t+1}))
+
+    With π = μ, v is the λ-return and A the generalized advantage of `gae`. Termination stops the
+    bootstrap, truncation does not; either ends the recursion.
+
+    Args:
+        reward: float32, (T, N); flags are bool, all others float32, of the same shape.
+        value: V(s_t), of π.
+        next_value: V of the *true* successor s'_t, also where the episode ended.
+        terminated: whether the episode terminated with this step.
+        truncated: whether it was cut off.
+        log_ratio: log π(a_t | s_t) − log μ(a_t | s_t).
+        gamma: discount γ, in [0, 1].
+        gae_lambda: λ, in [0, 1].
+        max_rho: ρ̄, at least `max_c`: decides what policy the values are of.
+        max_c: c̄: how far errors are carried back.
+
+    Raises:
+        ShapeError: arrays are not (T, N) with T ≥ 1, their shapes differ, or flags are not bool.
+        ConfigError: γ or λ is not in [0, 1], or ρ̄ < c̄.
+    """
+    if reward.ndim != 2 or not len(reward):
+        raise ShapeError(f"`reward` must be time-major, (T, N), T ≥ 1, got shape {reward.shape}")
+    named = {
+        "value": value,
+        "next_value": next_value,
+        "terminated": terminated,
+        "truncated": truncated,
+        "log_ratio": log_ratio,
+    }
+    for name, array in named.items():
+        if array.shape != reward.shape:
+            raise ShapeError(
+                f"`{name}` must have the shape of `reward`, {reward.shape}, got {array.shape}: "
+                "pass all of them time-major, (T, N)"
+            )
+    for name, flags in (("terminated", terminated), ("truncated", truncated)):
+        if flags.dtype != np.bool_:
+            raise ShapeError(f"`{name}` must be bool, got {flags.dtype}: `.astype(bool)`")
+    for name, factor in (("gamma", gamma), ("gae_lambda", gae_lambda)):
+        if not 0.0 <= factor <= 1.0:
+            raise ConfigError(f"`{name}` must lie in [0, 1], got {factor}")
+    if not max_rho >= max_c > 0.0:
+        raise ConfigError(
+            f"`max_rho` must be at least `max_c`, which is positive, got {max_rho} and {max_c}: "
+            "1 and 1 are usual"
+        )
+    # exp of the smaller of two logarithms: a ratio of e^100 is cut before it overflows.
+    rho = np.exp(np.minimum(log_ratio, np.float32(np.log(max_rho))))
+    c = np.exp(np.minimum(log_ratio, np.float32(np.log(max_c))))
+    delta = reward + np.float32(gamma) * (next_value * ~terminated) - value
+    carry = np.float32(gamma * gae_lambda) * ~(terminated | truncated)
+    corrected = (rho * delta).astype(np.float32)
+    back = (carry * c).astype(np.float32)
+    excess = np.empty_like(corrected)  # v − V
+    excess[-1] = corrected[-1]
+    for t in range(len(delta) - 2, -1, -1):
+        np.multiply(back[t], excess[t + 1], out=excess[t])
+        excess[t] += corrected[t]
+    advantages = delta.astype(np.float32)
+    advantages[:-1] += carry[:-1] * excess[1:]
+    return VTrace(value + excess, advantages)

@@ -1,0 +1,81 @@
+"""Streams of fragments that are older than the policy, or uneven: kept back, and weighed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hotloop.types import Array, Fragment
+
+# Batches over which it is counted who has collected what, about.
+_MEMORY = 50
+
+
+class HeldBack:
+    """Keeps fragments back for some batches, so that they are older when they are learned from.
+
+    Args:
+        count: of batches.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held: deque[list[Fragment]] = deque()
+
+    def exchanged(self, collect: Callable[[], Sequence[Fragment]]) -> Sequence[Fragment]:
+        """Collect, and return what was collected `count` batches ago."""
+        if not self._count:
+            return collect()
+        while len(self._held) <= self._count:
+            self._held.append([_copied(fragment) for fragment in collect()])
+        return self._held.popleft()
+
+
+def _copied(fragment: Fragment) -> Fragment:
+    """Return a fragment that the next one does not overwrite."""
+    arrays = {
+        field.name: value.copy()
+        for field in dataclasses.fields(fragment)
+        if isinstance(value := getattr(fragment, field.name), np.ndarray)
+    }
+    return dataclasses.replace(fragment, **arrays)
+
+
+class StreamWeights:
+    """Weights that give each group of environments the same share of what is learned from.
+
+    w_i = M / (G m_i), with m_i of the last M rows or so from group i, of G that have any. A single
+    batch may hold none of a slow group, so that rows are counted over many: the weights of variable
+    experience rollouts (`hotloop.rollouts.environment_weights`) for a stream.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, float] = {}
+
+    def weights(self, fragments: Sequence[Fragment]) -> list[float]:
+        """Count the rows of a batch, and return a weight for those of each fragment."""
+        kept = 1.0 - 1.0 / _MEMORY
+        self._counts = {group: kept * count for group, count in self._counts.items()}
+        for fragment in fragments:
+            group = fragment.first_env
+            self._counts[group] = self._counts.get(group, 0.0) + fragment.num_steps
+        mean = sum(self._counts.values()) / len(self._counts)
+        return [mean / self._counts[fragment.first_env] for fragment in fragments]
+
+
+def ages(fragments: Sequence[Fragment], version: int) -> Array:
+    """Return how many versions ago the policy acted, int64, (Σ T,).
+
+    Args:
+        fragments: of T steps each.
+        version: of the newest policy.
+    """
+    return version - np.concatenate(
+        [
+            np.full(x.num_steps, x.policy_version) if x.versions is None else x.versions
+            for x in fragments
+        ]
+    )

@@ -1,0 +1,181 @@
+"""Runs that learn together in one process."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import hotloop
+from hotloop import timing
+from hotloop.algorithms import dqn, ppo, sac, td3
+from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError
+from hotloop.runs import RunDirectory
+from hotloop.training.lanes import hyper_names, train_lanes
+
+SHORT = {"torch_threads": 1, "execution": "eager"}
+ON_POLICY = {"env_id": "CartPole-v1", "num_envs": 4, "num_steps": 32, "total_timesteps": 256}
+OFF_POLICY = {
+    "total_timesteps": 160,
+    "learning_starts": 100,
+    "batch_size": 16,
+    "hidden_sizes": (16,),
+    "report_interval": 20,
+}
+CASES = {
+    "ppo": (ppo, ON_POLICY),
+    "ppo, stopped by the KL": (ppo, {**ON_POLICY, "target_kl": 0.001, "normalize_obs": True}),
+    "ppo, a worker": (ppo, {**ON_POLICY, "workers": 1, "overlap": True}),
+    "sac": (sac, {**OFF_POLICY, "env_id": "Pendulum-v1"}),
+    "td3": (td3, {**OFF_POLICY, "env_id": "Pendulum-v1", "n_step": 3}),
+    "dqn": (dqn, {**OFF_POLICY, "env_id": "CartPole-v1", "replay": "prioritized", "num_envs": 2}),
+}
+
+
+def configs(module, options, tmp_path, seeds=(1, 2, 3), **varied):
+    """One for each seed, and for each value of what is varied."""
+    ((name, values),) = varied.items() or (("seed", seeds),)
+    return [
+        module.Config(**{**SHORT, **options, "run_dir": str(tmp_path / f"{name}_{x}"), name: x})
+        for x in values
+    ]
+
+
+def arrays(path):
+    """What a run's last checkpoint holds."""
+    return RunDirectory.open(path).checkpoints.load().arrays()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_is_like_its_single_run(tmp_path, case):
+    """States, random numbers, returns and the metrics of each iteration."""
+    module, options = CASES[case]
+    results = train_lanes(module.algorithm, configs(module, options, tmp_path / "lanes"))
+    for config, result in zip(configs(module, options, tmp_path / "one"), results, strict=True):
+        alone = module.train(config, progress=False)
+        assert result.status == "finished"
+        assert result.timesteps == alone.timesteps
+        ours, theirs = arrays(result.run_dir), arrays(alone.run_dir)
+        assert ours.keys() == theirs.keys()
+        for name, x in theirs.items():
+            np.testing.assert_allclose(ours[name], x, rtol=2e-3, atol=1e-5, err_msg=name)
+        lines = [RunDirectory.open(x.run_dir).metrics() for x in (result, alone)]
+        for mine, one in zip(*lines, strict=True):
+            assert mine["episode_returns"] == one["episode_returns"]
+            assert mine.keys() == one.keys()
+            assert mine["num_updates"] == one["num_updates"]
+
+
+def test_each_has_a_directory_of_its_own(tmp_path):
+    """Checkpoints that load, a result that says how it learned, timing."""
+    results = train_lanes(ppo.algorithm, configs(ppo, ON_POLICY, tmp_path, seeds=(1, 2)))
+    assert "update of 2 lanes: eager" in results[0].execution
+    for seed, result in zip((1, 2), results, strict=True):
+        run = RunDirectory.open(result.run_dir)
+        assert run.config["config"]["seed"] == seed
+        assert hotloop.load(run.path).act(np.zeros(4, np.float32)) in (0, 1)
+        (recording,), problems = timing.read_directory(run.path / "timing")
+        assert not problems
+        assert recording.tree().find("update").find("minibatch").count == 2 * 40
+        run.lock()  # it was released
+        run.close()
+
+
+def test_one_goes_on_alone(tmp_path):
+    """A lane that was stopped is resumed as any run is."""
+    stop = [lambda lane, report: report.timesteps >= 128, None]
+    first = train_lanes(ppo.algorithm, configs(ppo, ON_POLICY, tmp_path), on_report=stop[0])
+    assert [one.status for one in first] == ["stopped"] * 3
+    config = configs(ppo, ON_POLICY, tmp_path)[1]
+    result = ppo.train(config, resume_from=first[1].run_dir, progress=False)
+    alone = ppo.train(configs(ppo, ON_POLICY, tmp_path / "one")[1], progress=False)
+    theirs = arrays(alone.run_dir)
+    np.testing.assert_allclose(
+        arrays(result.run_dir)["state.params"], theirs["state.params"], rtol=2e-3, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "name"),
+    [
+        (ppo, ON_POLICY, "learning_rate"),
+        (sac, {**OFF_POLICY, "env_id": "Pendulum-v1"}, "critic_learning_rate"),
+    ],
+)
+def test_a_lane_that_learns_nan_ends_and_the_others_go_on(tmp_path, module, options, name):
+    varied = {name: (1e-3, 1e30, 3e-4)}
+    results = train_lanes(module.algorithm, configs(module, options, tmp_path, **varied))
+    assert isinstance(results[1], NonFiniteError)
+    assert "losses and parameters must be finite" in str(results[1])
+    assert (tmp_path / f"{name}_1e+30" / "nonfinite_batch.safetensors").exists()
+    for k, value in ((0, 1e-3), (2, 3e-4)):
+        assert results[k].status == "finished"
+        config = configs(module, options, tmp_path / "one", **{name: (value,)})[0]
+        alone = arrays(module.train(config, progress=False).run_dir)
+        for part, x in arrays(results[k].run_dir).items():
+            np.testing.assert_allclose(x, alone[part], rtol=2e-3, atol=1e-5, err_msg=part)
+
+
+def test_a_lane_whose_environment_fails_leaves_the_others_alone(tmp_path):
+    made = []
+
+    def env():
+        import gymnasium
+
+        class Breaks(gymnasium.Wrapper):
+            number, steps = len(made), 0
+
+            def step(self, action):
+                self.steps += 1
+                if self.number == 4 and self.steps == 40:  # in the second lane
+                    raise RuntimeError("a wheel came off")
+                return self.env.step(action)
+
+        made.append(Breaks(gymnasium.make("CartPole-v1")))
+        return made[-1]
+
+    results = train_lanes(ppo.algorithm, configs(ppo, ON_POLICY, tmp_path), env=env)
+    assert isinstance(results[1], EnvironmentFailure)
+    assert "a wheel came off" in str(results[1])
+    assert [results[0].status, results[2].status] == ["finished"] * 2
+
+
+def test_a_signal_ends_all_and_keeps_what_they_have(tmp_path):
+    def on_report(lane, report):
+        if lane == 1 and report.timesteps == 256:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert threading.current_thread() is threading.main_thread()
+    given = configs(ppo, {**ON_POLICY, "total_timesteps": 512}, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train_lanes(ppo.algorithm, given, on_report=on_report)
+    for seed in (1, 2, 3):
+        run = RunDirectory.open(tmp_path / f"seed_{seed}")
+        assert run.checkpoints.load().state["timesteps"] >= 128
+        run.lock()
+        run.close()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_may_vary():
+    assert "clip_range" in hyper_names(ppo.algorithm, ppo.Config())
+    assert "tau" in hyper_names(sac.algorithm, sac.Config())
+    assert "hidden_sizes" not in hyper_names(dqn.algorithm, dqn.Config())
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "message"),
+    [
+        (ppo, [{"hidden_sizes": (8,)}, {}], r"can't differ in `hidden_sizes`: .* `learning_rate`"),
+        (ppo, [{"env_id": "Acrobot-v1"}, {}], "can't differ in `env_id`"),
+        (sac, [{"batch_size": 8}, {}], r"can't differ in `batch_size`: .* `tau`"),
+        (ppo, [{"workers": "auto"}] * 2, "`workers` 'auto' weighs the processes of one run"),
+        (ppo, [], "at least one"),
+    ],
+)
+def test_what_can_be_no_lanes(tmp_path, module, given, message):
+    made = [module.Config(**one, runs_dir=str(tmp_path)) for one in given]
+    with pytest.raises(ConfigError, match=message):
+        train_lanes(module.algorithm, made)
+    assert not os.listdir(tmp_path)
