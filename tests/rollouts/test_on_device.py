@@ -16,6 +16,7 @@ from hotloop.policies.learned import LearnedNetwork
 from hotloop.rollouts import CollectionOptions
 from hotloop.rollouts.on_device import MOST_BLOCK_STEPS, DeviceEnvironments
 from tests.envs.device import toys
+from tests.learner.test_graphs import Pretended
 
 CPU = torch.device("cpu")
 N = 3
@@ -188,6 +189,45 @@ def test_memory_that_is_written_over_does_no_harm():
         for _ in range(2):
             (wanted,), (got,) = plain.collect(), reused.collect()
             assert same(wanted, got)
+
+
+@pytest.mark.parametrize("factory", [toys.counting, toys.stateful, "hotloop:CartPole"])
+def test_a_captured_graph_is_eager(factory):
+    """With a stand-in for the device's: state by address, arguments and outputs copied."""
+
+    def captured(function, name):
+        class Late:
+            """Knows the state, which a stand-in has to, from the first call."""
+
+            def warm_up(self, call):
+                call()
+
+            def capture(self, call):
+                return Pretended(self.state).capture(call)
+
+            def reserved_bytes(self):
+                return 0
+
+        late = Late()
+        execution = Execution(
+            function, Choice(False, "for the test", is_captured=True), name, capturing=late
+        )
+
+        def run(state, *args):
+            late.state = state
+            return execution(state, *args)
+
+        return run
+
+    num_steps = 2 * MOST_BLOCK_STEPS
+    one, policy = made(factory, num_steps=num_steps)
+    other, same_policy = made(factory, num_steps=num_steps, execute=captured)
+    for _ in range(3):
+        (wanted,), (got,) = one.collect(), other.collect()
+        assert same(wanted, got)
+        for each in (policy, same_policy):
+            each.bound.params.mul_(1.1)  # as learning does, in place
+    assert one.pop_episodes() == other.pop_episodes()
 
 
 @pytest.mark.slow

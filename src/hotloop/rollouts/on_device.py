@@ -154,9 +154,9 @@ class OnDeviceRollout:
                 f"{num_envs:,} environments × {num_steps:,} steps",
                 "use fewer environments, or shorter fragments (`num_steps`)",
             )
+        self._clock = torch.zeros((), dtype=torch.int64, device=device)  # steps so far
         self._here = {
             "key": tensor_noise.key_of(seed, device),
-            "clock": torch.zeros((), dtype=torch.int64, device=device),
             "episode": torch.zeros(num_envs, dtype=torch.int64, device=device),
             "episode_return": torch.zeros(num_envs, dtype=torch.float64, device=device),
             "episode_length": torch.zeros(num_envs, dtype=torch.int64, device=device),
@@ -224,7 +224,7 @@ class OnDeviceRollout:
         """See `Rollout.state`."""
         if not self._vector_steps:
             return DeviceRolloutState()
-        kept = {name: x.clone() for name, x in self._here.items()}
+        kept = {name: x.clone() for name, x in {**self._here, "clock": self._clock}.items()}
         if not isinstance(self._envs, TensorVectorEnv):
             state = self._envs.state()
             assert self._obs is not None
@@ -247,6 +247,7 @@ class OnDeviceRollout:
             for name, x in arrays.items()
             if name.startswith(prefix)
         }
+        self._clock = kept.pop("clock")
         if isinstance(self._envs, TensorVectorEnv):
             self._here = kept
             return []
@@ -283,7 +284,7 @@ class OnDeviceRollout:
         """Return T rows, V of what they led to, and what is to be acted on next."""
         here = self._here
         if "obs" not in here:
-            state, obs = envs.begun(envs.drawn(here["key"], here["clock"], 1)[0])
+            state, obs = envs.begun(envs.drawn(here["key"], self._clock, 1)[0])
             # Clones: what is observed may be the state itself, and both change in place.
             here |= {f"{_ENVS}{name}": x.clone() for name, x in state.items()}
             here["obs"] = obs.clone()
@@ -292,7 +293,8 @@ class OnDeviceRollout:
         whole: list[Tensor] = []
         for start in range(0, self._num_steps, self._block_steps):
             with span("block"):
-                block = self._run_block(self._tree)
+                block = self._run_block(self._tree, self._clock)
+                self._clock.add_(self._block_steps)
                 if self._block_steps == self._num_steps:
                     whole = list(block)
                     break
@@ -303,16 +305,17 @@ class OnDeviceRollout:
         *rows, next_value = whole
         return Rows(*rows), next_value, here["obs"]
 
-    def _block(self, tree: dict[str, Any]) -> tuple[Tensor, ...]:
+    def _block(self, tree: dict[str, Any], clock: Tensor) -> tuple[Tensor, ...]:
         """Take some steps: return the rows' tensors, and V of what they led to.
 
         Args:
             tree: what to act by, and where everything stands, which changes in place.
+            clock: int64, 0-d, steps before these.
         """
         envs, count = self._envs, self._block_steps
         assert isinstance(envs, TensorVectorEnv)
         bound, here = tree["bound"], tree["here"]
-        key, clock, obs = here["key"], here["clock"], here["obs"]
+        key, obs = here["key"], here["obs"]
         noise = self._policy.nets.draw_noise(key, clock, num_steps=count, num_envs=envs.num_envs)
         uniform = envs.drawn(key, clock + 1, count)
         state = {name[len(_ENVS) :]: x for name, x in here.items() if name.startswith(_ENVS)}
@@ -329,7 +332,6 @@ class OnDeviceRollout:
         for name, x in state.items():
             here[f"{_ENVS}{name}"].copy_(x)
         here["obs"].copy_(obs)
-        clock.add_(count)
         return *rows, next_value
 
     # --- environments that keep their state themselves ------------------------------------------
@@ -342,7 +344,7 @@ class OnDeviceRollout:
             check_obs(self._obs, envs)
         with span("draw_noise"):
             noise = self._policy.nets.draw_noise(
-                here["key"], here["clock"], num_steps=self._num_steps, num_envs=envs.num_envs
+                here["key"], self._clock, num_steps=self._num_steps, num_envs=envs.num_envs
             )
         obs, tally = self._obs, Tally(here)
         steps: list[Rows] = []
@@ -359,7 +361,7 @@ class OnDeviceRollout:
         with span("evaluate"):
             next_value = self._evaluate(bound, rows.next_obs, rows.terminated)
         tally.keep(here)
-        here["clock"].add_(self._num_steps)
+        self._clock.add_(self._num_steps)
         self._obs = obs
         return rows, next_value, obs
 
