@@ -61,7 +61,7 @@ def test_the_metrics_are_those_of_the_updates():
     text = PAGE.read_text().partition("## What a run writes")[2]
     for name in ALGORITHMS:
         row = re.search(rf"^\| {name} \| (.*) \|$", text, re.MULTILINE)
-        learner = make_learner(name, "off")
+        learner = make_learner(name, "eager")
         for seed in range(2):  # the second one updates the policy too
             learner.update(make_batch(name, seed))
         assert re.findall("`([a-z_]+)`", row[1]) == list(learner.metrics.means())

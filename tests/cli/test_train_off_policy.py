@@ -111,7 +111,7 @@ def test_help_lists_the_algorithms(capsys):
     code, out, _ = run(capsys, "train", "--help")
     assert code == 0
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
-    assert listed[:5] == ["ppo", "sac", "td3", "dqn", "module:attribute"]
+    assert listed[:6] == ["ppo", "appo", "sac", "td3", "dqn", "module:attribute"]
 
 
 @pytest.mark.parametrize(

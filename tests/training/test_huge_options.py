@@ -26,6 +26,7 @@ ENDLESS = {
 LATER = {"buffer_size", "n_step"}
 WORKING = {
     "ppo": {},
+    "appo": {},
     "sac": {"env_id": "Pendulum-v1"},
     "td3": {"env_id": "Pendulum-v1"},
     "dqn": {},

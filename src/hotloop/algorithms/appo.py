@@ -18,15 +18,18 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from hotloop.algorithms import ppo, presets
+from hotloop.algorithms import ppo
 from hotloop.algorithms.ppo import Hyper, State, init, networks
 from hotloop.errors import ConfigError
 from hotloop.ops import vtrace
 from hotloop.policies.learned import LearnedNetwork
+from hotloop.system.memory import need_memory
 from hotloop.training import OnPolicy
 from hotloop.training.newest import Newest
 from hotloop.training.options import Count, Hint, Natural, Positive
 from hotloop.types import Fragment
+
+_TRANSITION_BYTES = 29  # at least, of an observation of one byte
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,17 @@ class Config(ppo.Config):
                 f"`max_c` must be at most `max_rho` = {self.max_rho}, got {self.max_c}: 1 and 1 "
                 "are usual"
             )
+        num_batches = -(-self.total_timesteps // self.batch_size)
+        if self.hold_back >= num_batches:
+            raise ConfigError(
+                f"`hold_back` must be less than the batches of the run, {num_batches:,}, or "
+                f"nothing is learned, got {self.hold_back:,}: lower it, or raise `total_timesteps`"
+            )
+        need_memory(
+            _TRANSITION_BYTES * self.batch_size * self.hold_back,
+            f"{self.hold_back:,} batches that are kept back",
+            "lower `hold_back`",
+        )
         if self.schedule == "async" and self.max_policy_age < 2:
             raise ConfigError(
                 f"`max_policy_age` must be at least 2 where `schedule` is 'async', as workers are "
@@ -167,6 +181,5 @@ algorithm = OnPolicy(
     active="active",
     is_weighted=True,
     corrects=True,
-    presets=presets.PPO,
 )
 train, preset = algorithm.train, algorithm.preset
