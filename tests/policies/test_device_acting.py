@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from hotloop.envs.device import numbers
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError
 from hotloop.ops import tensor_noise
 from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor_critic
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.policies.learned import LearnedNetwork
-from tests.envs.device.toys import numbers
 
 SEED, STEP, NUM_STEPS, NUM_ENVS = 11, 40, 3, 6
 ACTIONS = [

@@ -60,7 +60,7 @@ def test_names_that_lead_nowhere():
     with pytest.raises(UnknownNameError, match="did you mean 'hotloop:CartPole'"):
         make_device_vec("hotloop:CartPole-v1", 1, CPU)
     with pytest.raises(UnknownNameError, match="there is hotloop:CartPole"):
-        make_device_vec("hotloop:Zebra", 1, CPU)
+        make_device_vec("hotloop:QuadrupedOnIce", 1, CPU)
 
 
 def test_a_device_other_than_the_learners_is_refused():

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from hotloop.envs.device.simulation import SimulatedVectorEnv
-from hotloop.envs.spaces import ActionSpec
-from tests.envs.device.toys import numbers
+from hotloop.envs.device.specs import box_actions, numbers
 
 CPU = torch.device("cpu")
 N = 3
@@ -17,7 +16,7 @@ class Pushed:
     """Positions that are pushed; terminates beyond 2, and observes its own memory."""
 
     obs_spec, num_uniform, device, num_envs = numbers(1), 1, CPU, N
-    action_spec = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(-1.0,), high=(1.0,))
+    action_spec = box_actions(-1.0, 1.0, (1,))
 
     def __init__(self, max_episode_steps=None):
         self.max_episode_steps = max_episode_steps

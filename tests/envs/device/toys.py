@@ -6,13 +6,7 @@ import torch
 
 from hotloop.envs.device.functional import TensorVectorEnv
 from hotloop.envs.device.protocol import DeviceStep
-from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
-
-
-def numbers(size):
-    """The spec of rows of so many numbers."""
-    part = ObsField(name="", start=0, stop=size, shape=(size,), encoding="box", raw_shape=(size,))
-    return ObsSpec(shape=(size,), dtype="float32", layout=(part,))
+from hotloop.envs.device.specs import box_actions, numbers
 
 
 class Counting:
@@ -23,7 +17,7 @@ class Counting:
 
     num_uniform = 1
     obs_spec = numbers(2)
-    action_spec = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(-1.0,), high=(1.0,))
+    action_spec = box_actions(-1.0, 1.0, (1,))
 
     def __init__(self, length=3, max_episode_steps=None):
         self.length, self.max_episode_steps = length, max_episode_steps

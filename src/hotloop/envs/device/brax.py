@@ -14,7 +14,8 @@ import jax
 import torch
 
 from hotloop.envs.device.factory import missing_library
-from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, box_actions, unsupported
+from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupported
+from hotloop.envs.device.specs import box_actions
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 # First states are made anew after so many steps: some episodes of an environment that end within

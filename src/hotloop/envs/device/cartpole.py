@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hotloop.envs.device.functional import TensorVectorEnv
 from hotloop.envs.device.protocol import Tensors
-from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
+from hotloop.envs.device.specs import discrete_actions, numbers
 from hotloop.errors import ConfigError
 
 _GRAVITY = 9.8
@@ -43,7 +43,8 @@ class CartPole:
     """
 
     num_uniform = 4
-    action_spec = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=2)
+    obs_spec = numbers(4)
+    action_spec = discrete_actions(2)
 
     def __init__(self, max_episode_steps: int = 500) -> None:
         if max_episode_steps < 1:
@@ -52,8 +53,6 @@ class CartPole:
                 "CartPole-v1's"
             )
         self.max_episode_steps = max_episode_steps
-        part = ObsField(name="", start=0, stop=4, shape=(4,), encoding="box", raw_shape=(4,))
-        self.obs_spec = ObsSpec(shape=(4,), dtype="float32", layout=(part,))
 
     def initial(self, uniform: Tensor) -> Tensors:
         """See `TensorEnvironment`."""

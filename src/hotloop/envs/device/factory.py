@@ -169,9 +169,8 @@ def _found(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> DeviceFa
         if env in _OWN:
             return _imported(env, *_OWN[env])
         if prefix == "hotloop":
-            raise UnknownNameError(
-                f"there is no environment '{env}'{nearest(env, _OWN)}: there is {', '.join(_OWN)}"
-            )
+            hint = nearest(env, _OWN) or f": there is {', '.join(_OWN)}"
+            raise UnknownNameError(f"there is no environment '{env}'{hint}")
         if prefix in _LIBRARIES:
             return partial(_imported(env, *_LIBRARIES[prefix]), name)
     factory = _users_factory(env, kwargs)

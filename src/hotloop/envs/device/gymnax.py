@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from hotloop.envs.device.factory import missing_library
-from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, box_actions, unsupported
+from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupported
+from hotloop.envs.device.specs import box_actions, discrete_actions
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
@@ -101,7 +102,7 @@ def _apart(env: Any, params: Any, state: Any, done: Any) -> tuple[Any, Any]:
 
 def _actions(space: Any, name: str) -> ActionSpec:
     if hasattr(space, "n"):
-        return ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=int(space.n))
+        return discrete_actions(int(space.n))
     if hasattr(space, "low") and hasattr(space, "high"):
         return box_actions(space.low, space.high, tuple(space.shape))
     raise unsupported(name, f"its actions are a {type(space).__name__}")

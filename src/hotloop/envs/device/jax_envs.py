@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from hotloop.envs.device.protocol import DeviceStep, Tensors
-from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
+from hotloop.envs.device.specs import numbers
+from hotloop.envs.spaces import ActionSpec, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, SpaceError
 
 _LEAF = "jax."  # before the numbers of a state's arrays
@@ -63,11 +64,7 @@ class JaxVectorEnv:
     def __init__(self, kind: JaxEnvironment, num_envs: int, device: torch.device) -> None:
         self._kind, self._num_envs, self._device = kind, num_envs, device
         self._jax_device = jax_device(kind.name, device)
-        shape = kind.obs_shape
-        part = ObsField(
-            name="", start=0, stop=int(np.prod(shape)), shape=shape, encoding="box", raw_shape=shape
-        )
-        self._obs_spec = ObsSpec(shape=shape, dtype="float32", layout=(part,))
+        self._obs_spec = numbers(*kind.obs_shape)
         self._bounds: tuple[Any, Any] | None = None
         spec = kind.action_spec
         if spec.kind == "box":
@@ -224,18 +221,6 @@ def to_torch(x: Any) -> Tensor:
 def to_jax(x: Tensor) -> Any:
     """Return one of JAX's arrays in the memory of a tensor, which is not to change any more."""
     return jax.dlpack.from_dlpack(x.contiguous())
-
-
-def box_actions(low: Any, high: Any, shape: tuple[int, ...]) -> ActionSpec:
-    """Return the spec of continuous actions, from bounds that broadcast to their shape."""
-    low, high = (np.broadcast_to(np.asarray(x, np.float32), shape).ravel() for x in (low, high))
-    return ActionSpec(
-        kind="box",
-        shape=shape,
-        dtype="float32",
-        low=tuple(map(float, low)),
-        high=tuple(map(float, high)),
-    )
 
 
 def unsupported(name: str, what: str) -> SpaceError:

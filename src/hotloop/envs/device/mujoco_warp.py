@@ -18,12 +18,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hotloop.envs.device.factory import missing_library
 from hotloop.envs.device.protocol import Tensors
-from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
+from hotloop.envs.device.specs import box_actions, numbers
 from hotloop.errors import ConfigError
 
 try:
@@ -93,29 +94,11 @@ class MujocoWarp(ABC):
         self.ctrl, self.time = self._tensors["ctrl"], self._tensors["time"]
         self._first_qpos = torch.tensor(self.model.qpos0, dtype=torch.float32, device=device)
         self._graph: Any = None
-        part = ObsField(
-            name="",
-            start=0,
-            stop=obs_size,
-            shape=(obs_size,),
-            encoding="box",
-            raw_shape=(obs_size,),
-        )
-        self.obs_spec = ObsSpec(shape=(obs_size,), dtype="float32", layout=(part,))
-        infinite = float("inf")
-        limits = [
-            (float(low), float(high)) if limited else (-infinite, infinite)
-            for (low, high), limited in zip(
-                self.model.actuator_ctrlrange, self.model.actuator_ctrllimited, strict=True
-            )
-        ]
-        self.action_spec = ActionSpec(
-            kind="box",
-            shape=(self.model.nu,),
-            dtype="float32",
-            low=tuple(low for low, _ in limits),
-            high=tuple(high for _, high in limits),
-        )
+        self.obs_spec = numbers(obs_size)
+        limited = self.model.actuator_ctrllimited.astype(bool)
+        low, high = self.model.actuator_ctrlrange.T
+        low, high = np.where(limited, low, -np.inf), np.where(limited, high, np.inf)
+        self.action_spec = box_actions(low, high, (self.model.nu,))
 
     @property
     def num_uniform(self) -> int:
