@@ -135,31 +135,41 @@ class MujocoWarp(ABC):
         if self.device.type == "cpu":
             self._step()
             return
-        # One order with torch's work; a step is hundreds of launches, replayed as one graph.
-        stream = warp.stream_from_torch(torch.cuda.current_stream(self.device))
-        with warp.ScopedDevice(self._warp_device), warp.ScopedStream(stream):
-            if self._graph is None:
-                kept = {name: x.clone() for name, x in self._tensors.items()}
-                self._step()  # kernels are compiled before anything is captured
-                for name, x in kept.items():
-                    self._tensors[name].copy_(x)
-                with warp.ScopedCapture() as capture:
-                    self._step()
-                self._graph = capture.graph
-            warp.capture_launch(self._graph)
+        if self._graph is None:
+            self._graph = self._captured()
+        # Where torch's work is, so that one comes after the other.
+        warp.capture_launch(self._graph, stream=self._torch_stream())
 
     def forward(self) -> None:
         """Compute what follows from positions and speeds, without a step."""
         if self.device.type == "cpu":
             mujoco_warp.forward(self._put, self.data)
             return
-        stream = warp.stream_from_torch(torch.cuda.current_stream(self.device))
-        with warp.ScopedDevice(self._warp_device), warp.ScopedStream(stream):
+        with warp.ScopedDevice(self._warp_device), warp.ScopedStream(self._torch_stream()):
             mujoco_warp.forward(self._put, self.data)
 
     def tensors(self) -> Tensors:
         """See `Simulation`."""
         return self._tensors
+
+    def _captured(self) -> Any:
+        """Return a step as one graph: it is hundreds of launches; nothing has changed by it.
+
+        On Warp's own stream: torch's first one can't be captured.
+        """
+        kept = {name: x.clone() for name, x in self._tensors.items()}
+        torch.cuda.synchronize(self.device)
+        with warp.ScopedDevice(self._warp_device):
+            self._step()  # kernels are compiled before anything is captured
+            warp.synchronize_device(self._warp_device)
+            with warp.ScopedCapture() as capture:
+                self._step()
+        for name, x in kept.items():
+            self._tensors[name].copy_(x)
+        return capture.graph
+
+    def _torch_stream(self) -> Any:
+        return warp.stream_from_torch(torch.cuda.current_stream(self.device))
 
     def _step(self) -> None:
         for _ in range(self._frame_skip):
