@@ -24,7 +24,7 @@ from hotloop.ops import tensor_noise
 from hotloop.policies import PolicySnapshot
 from hotloop.policies.device_acting import Bound, DevicePolicy
 from hotloop.rollouts.accounting import Accounting
-from hotloop.rollouts.device_rows import DeviceFragment, Rows, Tally, stacked
+from hotloop.rollouts.device_rows import DeviceFragment, Rows, Told, row_of, stacked, told_of
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.system.memory import need_memory
@@ -170,7 +170,7 @@ class OnDeviceRollout:
             self._run_block = execute(self._block, "rollout")
         else:
             self._act = execute(self._acted, "act")
-            self._evaluate = execute(self._evaluated, "evaluate")
+            self._evaluate = execute(self._told, "evaluate")
 
     # --- see `Rollout` --------------------------------------------------------------------------
 
@@ -187,11 +187,11 @@ class OnDeviceRollout:
             NonFiniteError: the policy's outputs were NaN or infinite.
         """
         if isinstance(self._envs, TensorVectorEnv):
-            rows, next_value, last_obs = self._collect_blocks(self._envs)
+            rows, told, last_obs = self._collect_blocks(self._envs)
         else:
-            rows, next_value, last_obs = self._collect_steps(self._envs)
-        self._check_finite(rows, next_value)
-        self._keep_ended(rows)
+            rows, told, last_obs = self._collect_steps(self._envs)
+        self._check_finite(rows, told)
+        self._keep_ended(rows, told)
         count = self._num_steps * self._envs.num_envs
         self._vector_steps += self._num_steps
         self.num_transitions += count
@@ -204,7 +204,7 @@ class OnDeviceRollout:
             truncated=rows.truncated,
             next_obs=rows.next_obs,
             value=rows.value,
-            next_value=next_value,
+            next_value=told.next_value,
             log_prob=rows.log_prob,
             last_obs=last_obs,
             policy_version=self._version,
@@ -280,8 +280,8 @@ class OnDeviceRollout:
 
     # --- environments that are functions of tensors ---------------------------------------------
 
-    def _collect_blocks(self, envs: TensorVectorEnv) -> tuple[Rows, Tensor, Tensor]:
-        """Return T rows, V of what they led to, and what is to be acted on next."""
+    def _collect_blocks(self, envs: TensorVectorEnv) -> tuple[Rows, Told, Tensor]:
+        """Return T rows, what is told of them, and what is to be acted on next."""
         here = self._here
         if "obs" not in here:
             state, obs = envs.begun(envs.drawn(here["key"], self._clock, 1)[0])
@@ -302,11 +302,11 @@ class OnDeviceRollout:
                     whole = [x.new_empty((self._num_steps, *x.shape[1:])) for x in block]
                 for to, part in zip(whole, block, strict=True):
                     to[start : start + self._block_steps].copy_(part)
-        *rows, next_value = whole
-        return Rows(*rows), next_value, here["obs"]
+        count = len(Rows._fields)
+        return Rows(*whole[:count]), Told(*whole[count:]), here["obs"]
 
     def _block(self, tree: dict[str, Any], clock: Tensor) -> tuple[Tensor, ...]:
-        """Take some steps: return the rows' tensors, and V of what they led to.
+        """Take some steps: return the tensors of `Rows` and of `Told`.
 
         Args:
             tree: what to act by, and where everything stands, which changes in place.
@@ -319,26 +319,26 @@ class OnDeviceRollout:
         noise = self._policy.nets.draw_noise(key, clock, num_steps=count, num_envs=envs.num_envs)
         uniform = envs.drawn(key, clock + 1, count)
         state = {name[len(_ENVS) :]: x for name, x in here.items() if name.startswith(_ENVS)}
-        tally = Tally(here)
         steps: list[Rows] = []
         for t in range(count):
-            action, log_prob, value = self._policy.draw(bound, obs, noise[t])
-            state, step = envs.advanced(state, action, uniform[t])
-            steps.append(tally.row(obs, action, step, value, log_prob))
+            acted = self._policy.draw(bound, obs, noise[t])
+            state, step = envs.advanced(state, acted[0], uniform[t])
+            steps.append(row_of(obs, acted, step))
             obs = step.obs
         rows = stacked(steps)
-        next_value = self._next_value(bound, rows.next_obs, rows.terminated)
-        tally.keep(here)
+        told = self._told(tree, *rows)
         for name, x in state.items():
             here[f"{_ENVS}{name}"].copy_(x)
         here["obs"].copy_(obs)
-        return *rows, next_value
+        return *rows, *told
 
     # --- environments that keep their state themselves ------------------------------------------
 
-    def _collect_steps(self, envs: DeviceVectorEnv) -> tuple[Rows, Tensor, Tensor]:
-        """Return T rows, V of what they led to, and what is to be acted on next."""
-        here, bound = self._here, self._policy.bound
+    def _collect_steps(self, envs: DeviceVectorEnv) -> tuple[Rows, Told, Tensor]:
+        """Return T rows, what is told of them, and what is to be acted on next."""
+        here = self._here
+        if not self._tree:
+            self._tree = {"bound": self._policy.bound, "here": here}
         if self._obs is None:
             self._obs = envs.reset(self._seed)
             check_obs(self._obs, envs)
@@ -346,41 +346,40 @@ class OnDeviceRollout:
             noise = self._policy.nets.draw_noise(
                 here["key"], self._clock, num_steps=self._num_steps, num_envs=envs.num_envs
             )
-        obs, tally = self._obs, Tally(here)
+        obs = self._obs
         steps: list[Rows] = []
         for t in range(self._num_steps):
             with span("act"):
-                action, log_prob, value = self._act(bound, obs, noise[t])
+                acted = self._act(self._policy.bound, obs, noise[t])
             with span("env_step"):
-                step = envs.step(action)
+                step = envs.step(acted[0])
             if not self._vector_steps and not t:
                 check_step(step, envs)
-            steps.append(tally.row(obs, action, step, value, log_prob))
+            steps.append(row_of(obs, acted, step))
             obs = step.obs
         rows = stacked(steps)
         with span("evaluate"):
-            next_value = self._evaluate(bound, rows.next_obs, rows.terminated)
-        tally.keep(here)
+            told = self._evaluate(self._tree, *rows)
         self._clock.add_(self._num_steps)
         self._obs = obs
-        return rows, next_value, obs
+        return rows, Told(*told), obs
 
     def _acted(self, bound: Bound, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
         return self._policy.draw(bound, obs, noise)
 
-    def _evaluated(self, bound: Bound, next_obs: Tensor, terminated: Tensor) -> Tensor:
-        return self._next_value(bound, next_obs, terminated)
-
     # --- both -----------------------------------------------------------------------------------
 
-    def _next_value(self, bound: Bound, next_obs: Tensor, terminated: Tensor) -> Tensor:
-        """Return V of the successors, (T, N): of all, since which were truncated is not looked at.
+    def _told(self, tree: dict[str, Any], *rows: Tensor) -> tuple[Tensor, ...]:
+        """Value the successors of T rows, and count their episodes: return the tensors of `Told`.
 
-        It costs one forward in thirty and more of an iteration's passes.
+        V of all successors, since which were truncated is not looked at. It costs one forward in
+        thirty and more of an iteration's passes.
         """
-        return self._policy.value(bound, next_obs).masked_fill(terminated, 0.0)
+        given = Rows(*rows)
+        next_value = self._policy.value(tree["bound"], given.next_obs)
+        return tuple(told_of(tree["here"], given, next_value))
 
-    def _check_finite(self, rows: Rows, next_value: Tensor) -> None:
+    def _check_finite(self, rows: Rows, told: Told) -> None:
         """Look for NaN and infinity: the one time that a fragment is waited for.
 
         Raises:
@@ -389,7 +388,7 @@ class OnDeviceRollout:
         """
         observed = rows.next_obs.flatten(2).isfinite().all(-1) & rows.reward.isfinite()
         acted = rows.value.isfinite() & rows.log_prob.isfinite()
-        whole = observed & acted & next_value.isfinite()
+        whole = observed & acted & told.next_value.isfinite()
         if whole.all():
             return
         t, env = (~whole).nonzero()[0].tolist()
@@ -406,9 +405,9 @@ class OnDeviceRollout:
             "learning rate, and check the scale of the rewards"
         )
 
-    def _keep_ended(self, rows: Rows) -> None:
+    def _keep_ended(self, rows: Rows, told: Told) -> None:
         """Keep what is told of the episodes that ended, on the device."""
         index = (rows.terminated | rows.truncated).nonzero()
         t, env = index.unbind(1)
-        told = (rows.episode, rows.episode_return, rows.episode_length)
-        self._ended.append((env, *(x[t, env] for x in told)))
+        columns = (told.episode, told.episode_return, told.episode_length)
+        self._ended.append((env, *(x[t, env] for x in columns)))
