@@ -1,9 +1,13 @@
 """Publishing: copies in memory that stays where it is."""
 
+import contextlib
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
+from hotloop.learner.graphs import no_synchronisation
 from hotloop.learner.publish import Publisher
 from hotloop.policies import ObsScale
 from hotloop.policies.parameters import ParameterLayout
@@ -73,3 +77,93 @@ def test_a_vector_that_is_being_differentiated_is_published_too(params):
     params.requires_grad_()
     snapshot = Publisher(LAYOUT, params).publish(0)
     assert_equal(snapshot.params, arrays(torch.arange(11.0)))
+
+
+# --- overlapped ----------------------------------------------------------------------------------
+
+
+class Delayed:
+    """A device whose copies end when somebody waits for them: until then their memory is NaN."""
+
+    def __init__(self, monkeypatch):
+        self.begun, self.ended = 0, 0
+        send = Publisher._send
+        monkeypatch.setattr(Publisher, "_send", lambda *args: self.delayed(send(*args)))
+
+    def delayed(self, sent):
+        self.begun += 1
+        content = sent.host.clone()
+        sent.host.fill_(torch.nan)
+        return dataclasses.replace(sent, event=_Event(self, sent.host, content))
+
+
+class _Event:
+    def __init__(self, device, host, content):
+        self.device, self.host, self.content = device, host, content
+
+    def synchronize(self):
+        self.device.ended += 1
+        self.host.copy_(self.content)
+
+
+def test_what_acts_is_one_publish_old_and_the_newest_is_not_waited_for(params, monkeypatch):
+    device = Delayed(monkeypatch)
+    publisher = Publisher(LAYOUT, params, overlap=True)
+    scales = [ObsScale(np.zeros(3, np.float32), np.ones(3, np.float32), 1.0 + k) for k in range(6)]
+    first = publisher.publish(0, scales[0])
+    assert (first.version, first.obs_scale) == (0, scales[0])  # there is none before it
+    assert (device.begun, device.ended) == (1, 1)
+    for version in range(1, 6):
+        params.fill_(version)
+        snapshot = publisher.publish(version, scales[version])
+        before = version - 1
+        # Parameters and the scale that belongs to them, in memory that stays.
+        assert (snapshot.version, snapshot.obs_scale) == (before, scales[before])
+        want = torch.arange(11.0) if before == 0 else torch.full((11,), float(before))
+        assert_equal(snapshot.params, arrays(want))
+        assert all(x is first.params[name] for name, x in snapshot.params.items())
+        assert device.begun == version + 1
+
+
+def test_the_newest_is_waited_for_where_it_must_be(params, monkeypatch):
+    device = Delayed(monkeypatch)
+    publisher = Publisher(LAYOUT, params, overlap=True)
+    publisher.publish(0)
+    params.fill_(1.0)
+    publisher.publish(1)
+    params.fill_(2.0)
+    newest = publisher.publish(2, newest=True)
+    assert newest.version == 2
+    assert_equal(publisher.kept(newest).params, arrays(torch.full((11,), 2.0)))
+    params.fill_(3.0)
+    following = publisher.publish(3)
+    assert following.version == 2  # what followed was begun behind it
+    assert_equal(following.params, arrays(torch.full((11,), 2.0)))
+    assert device.begun == 4
+
+
+def test_without_overlap_each_is_waited_for(params, monkeypatch):
+    device = Delayed(monkeypatch)
+    publisher = Publisher(LAYOUT, params)
+    for version in range(3):
+        params.fill_(version)
+        assert_equal(publisher.publish(version).params, arrays(torch.full((11,), float(version))))
+    assert device.begun == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("overlap", [False, True])
+def test_publishing_from_a_gpu(overlap):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    on_gpu = torch.arange(11.0, device="cuda")
+    publisher = Publisher(LAYOUT, on_gpu, overlap=overlap)
+    publisher.publish(0)
+    for version in range(1, 50):
+        on_gpu.fill_(version)
+        with no_synchronisation() if overlap else contextlib.nullcontext():
+            snapshot = publisher.publish(version)
+        before = version - 1 if overlap else version
+        want = torch.arange(11.0) if before == 0 else torch.full((11,), float(before))
+        assert_equal(snapshot.params, arrays(want))
+    assert_equal(publisher.publish(50, newest=True).params, arrays(torch.full((11,), 49.0)))

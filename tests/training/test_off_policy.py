@@ -28,6 +28,7 @@ from hotloop.learner import Learner
 from hotloop.policies import ActingPolicy
 from hotloop.replay import Prioritized, Proportional, RankBased, Uniform
 from hotloop.rollouts.evaluation import evaluate
+from hotloop.rollouts.inline import InlineRollout
 from hotloop.runs import RunDirectory
 from hotloop.system import memory
 from hotloop.training import off_policy
@@ -604,6 +605,33 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options
     assert_same_run(tmp_path / "whole", path)
 
 
+@of_each
+def test_with_overlap_it_acts_with_the_policy_before(tmp_path, monkeypatch, algorithm):
+    """Only reports publish the newest; a resumed run goes on from there as the whole one did."""
+    options = {"device": "auto", "overlap": True, "report_interval": 60, "total_timesteps": 240}
+    options["save_replay"] = True
+    with pytest.raises(ConfigError, match="`overlap` acts while a GPU learns, and `device` 'auto'"):
+        train(algorithm, tmp_path, **options)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(off_policy, "_need_gpu", lambda device: None)
+    versions = []
+    publish = InlineRollout.publish
+
+    def noted(self, snapshot):
+        versions.append(snapshot.version)
+        publish(self, snapshot)
+
+    monkeypatch.setattr(InlineRollout, "publish", noted)
+    train(algorithm, tmp_path, name="whole", **options)
+    # 21 updates until the report, each acting from the next one on; and the newest at the report.
+    assert versions[:24] == [*range(21), 21, 21, 22]
+    parts = make_config(algorithm, tmp_path, "parts", **options)
+    env = ENVS[algorithm]
+    algorithm.train(parts, env=env, on_report=lambda report: report.timesteps >= 120)
+    algorithm.train(parts, env=env, resume_from=tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
 @pytest.mark.parametrize(("algorithm", "at"), [(sac, 133), (td3, 133), (dqn, 30), (dqn, 133)])
 def test_a_run_stopped_by_a_signal_goes_on_as_if_it_had_not(tmp_path, algorithm, at):
     """Ctrl-C in the middle of a step: the round is finished, and no work is lost."""
@@ -875,6 +903,11 @@ def test_spaces_that_do_not_fit(tmp_path, algorithm, made_of, message):
         ),
         ({"replay_shift": math.inf, "replay": "proportional"}, "`shift` must be 'min' or a finite"),
         ({"replay_replacement": 1}, "`replay_replacement` must be True or False, got 1"),
+        ({"overlap": True}, "`overlap` acts while a GPU learns, and `device` is 'cpu': set `dev"),
+        (
+            {"overlap": True, "device": "cuda", "schedule": "async", "workers": 1},
+            "while a GPU learns, and `schedule` 'async' does so too: set",
+        ),
         ({"save_replay": "no"}, "`save_replay` must be True or False, got 'no'"),
     ],
 )

@@ -279,6 +279,7 @@ algorithm = OnPolicy(
     prepare=prepare,
     update=update,
     active="active",
+    may_end=lambda config: config.target_kl is not None,
     is_weighted=True,
     presets=presets.PPO,
 )

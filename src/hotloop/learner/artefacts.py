@@ -265,24 +265,46 @@ def build(recording: Recording, tell: Callable[[str], None] = lambda _: None) ->
         return Artefact(making.keep(_compiled(recording, tell)), recording.gives_tuple)
 
 
-def _compiled(recording: Recording, tell: Callable[[str], None]) -> bytes:
-    """Return the library that is the compiled update."""
-    from torch._inductor import aoti_compile_and_package
+def traced(
+    update: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+    """Return an update as a graph of its operations, of the tensors of its arguments in order.
+
+    Args:
+        update: is run on copies.
+        arguments: trees of tensors.
+
+    Returns:
+        The graph, which gives a tuple; and copies of the tensors to call it with.
+
+    Raises:
+        Unpackable: it replaces tensors of its state.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    arguments = copy.deepcopy(recording.arguments)
+    arguments = copy.deepcopy(arguments)
     inputs = tuple(tensors(arguments).values())
 
     def flat(*some: Tensor) -> tuple[Tensor, ...]:
         following = iter(some)
-        result = recording.update(*mapped(arguments, lambda _: next(following)))
+        tree = mapped(arguments, lambda _: next(following))
+        result = update(*tree)
+        if list(map(id, tensors(tree).values())) != list(map(id, some)):
+            raise Unpackable("it replaces tensors of its state")
         return result if isinstance(result, tuple) else (result,)
+
+    with compiling():
+        return make_fx(flat)(*copy.deepcopy(inputs)), inputs
+
+
+def _compiled(recording: Recording, tell: Callable[[str], None]) -> bytes:
+    """Return the library that is the compiled update."""
+    from torch._inductor import aoti_compile_and_package
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's about its own ways
         tell("compiling the update, once on this machine (some 20 s): tracing it")
-        with compiling():
-            graph = make_fx(flat)(*copy.deepcopy(inputs))
+        graph, inputs = traced(recording.update, recording.arguments)
         program = torch.export.export(graph, inputs, strict=False)
         tell("compiling the update: it is traced, its C++ is being compiled")
         # In memory: torch ends the process where a package that it writes finds no room.

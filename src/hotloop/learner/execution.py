@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,8 +17,15 @@ from torch import Tensor
 
 from hotloop.errors import ConfigError, shortened
 from hotloop.learner import artefacts
-from hotloop.learner.graphs import CapturedUpdate, Capturing, CudaCapturing, written_by
-from hotloop.learner.state import tensors
+from hotloop.learner.graphs import (
+    CapturedUpdate,
+    Capturing,
+    CudaCapturing,
+    no_room,
+    timed,
+    written_by,
+)
+from hotloop.learner.state import mapped, tensors
 from hotloop.timing import span
 
 Mode = Literal["auto", "eager", "compile", "cudagraph", "compile+cudagraph"]
@@ -121,18 +128,17 @@ def choose(
     return Choice(is_worth_it, reason, may_be_eager=True, may_be_kept=not is_worth_it)
 
 
-def repeat(was: str) -> Choice:
-    """Choose as the run did that is gone on with.
+def repeat(was: str, device: torch.device | None = None) -> Choice:
+    """Choose as the run did that is gone on with, as far as the device can.
 
     Args:
-        was: `Execution.was` of it.
+        was: `Execution.was` of it; older versions wrote "compiled" for "compile".
+        device: where it goes on; None: on the CPU, which has no graphs.
     """
-    is_compiled = was.startswith("compile")
-    return Choice(
-        is_compiled,
-        f"{was}, as the run began",
-        may_be_eager=is_compiled,
-        is_captured="cudagraph" in was,
+    on_gpu = device is not None and device.type == "cuda"
+    choice = Choice(was.startswith("compile"), "", is_captured="cudagraph" in was and on_gpu)
+    return replace(
+        choice, reason=f"{choice.mode}, as the run began", may_be_eager=choice.mode != "eager"
     )
 
 
@@ -148,8 +154,8 @@ class Execution:
         capturing: captures graphs; None: the device's own.
 
     Attributes:
-        choice: the same, or eager if `auto` found that the update can't be compiled.
-        compile_s: seconds that compiling took; 0 if eager.
+        choice: the same, or what `auto` fell back to where the update could not run so.
+        compile_s: seconds that compiling and capturing took; 0 if eager.
         eager_s: seconds of an eager call, measured on copies just before compiling; 0 if eager.
         tell: called with what is done next while an update is compiled.
     """
@@ -173,18 +179,23 @@ class Execution:
         self._graphs: dict[Any, Graph] = {}
         self._num_calls = 0
         self._calls_s = 0.0
+        # Of a call on a GPU, which is given work and not waited for: the clock sees its launch.
+        self._graph_s = 0.0
 
     def __call__(self, state: Any, *args: Any) -> Any:
         """One update; gives what the update does, a tensor or a tuple of them.
 
         Raises:
-            ConfigError: `on`, but the update can't be compiled.
+            ConfigError: it can't run as was asked for, or the device has no room for it.
         """
         if self.choice.may_be_kept and not self._num_calls:
             self._look_for_kept(state, args)
         started = time.perf_counter()
         is_eager = not (self.choice.is_compiled or self.choice.is_captured)
-        metrics = self._update(state, *args) if is_eager else self._run(state, args)
+        try:
+            metrics = self._update(state, *args) if is_eager else self._run(state, args)
+        except torch.OutOfMemoryError as error:
+            raise no_room(self.name, state, args, self.graph_bytes, error) from error
         self._calls_s += time.perf_counter() - started
         self._num_calls += 1
         return metrics
@@ -203,17 +214,27 @@ class Execution:
         """What was chosen and, if it was to compile, what came of it."""
         if not self._graphs:
             return f"{self.name}: {self.choice.reason}"
-        call_s = self._calls_s / self._num_calls
+        captured = self._captured()
+        call_s = self._graph_s or self._calls_s / self._num_calls
         saved_s = self._num_calls * (self.eager_s - call_s) - self.compile_s
-        again = "recaptures" if self.choice.is_captured else "recompilations"
+        again = "recaptures" if captured else "recompilations"
+        doing = "compiling" if self.choice.is_compiled else "capturing"
         told = (
-            f"{self.name}: {self.choice.reason}; compiling took {self.compile_s:.1f} s, then an "
+            f"{self.name}: {self.choice.reason}; {doing} "
+            f"took {self.compile_s:.1f} s, then an "
             f"update {1e3 * call_s:.2f} ms instead of {1e3 * self.eager_s:.2f}: "
             f"{'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.1f} s over "
             f"{self._num_calls:,} updates, {self.num_recompilations} {again}"
         )
-        taken = [x.size_bytes for x in self._graphs.values() if isinstance(x, CapturedUpdate)]
-        return f"{told}; {sum(taken) / 2**20:,.0f} MiB in graphs" if taken else told
+        return f"{told}; {self.graph_bytes / 2**20:,.0f} MiB in graphs" if captured else told
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of the device that graphs have taken for themselves."""
+        return sum(graph.size_bytes for graph in self._captured())
+
+    def _captured(self) -> list[CapturedUpdate]:
+        return [graph for graph in self._graphs.values() if isinstance(graph, CapturedUpdate)]
 
     def _run(self, state: Any, args: tuple[Any, ...]) -> Any:
         given, key = _given(args)
@@ -242,32 +263,59 @@ class Execution:
         if not self._graphs:
             self.eager_s = self._eager_s(state, args)
         started = time.perf_counter()
-        try:
-            with span("compile"):
-                graph = self._made(state, args)
-        except Exception as error:  # a network of the user's own may hold anything
-            what = f"the {self.name} can't be compiled ({_first_line(error)})"
-            if not self.choice.may_be_eager:
-                if isinstance(error, ConfigError):
-                    raise
-                raise ConfigError(
-                    f"`execution` is '{self.choice.mode}', but {what}: write it in operations on "
-                    "tensors alone, without `.item()` or a branch on a tensor's value, or choose "
-                    "'auto' or 'eager'"
-                ) from error
-            self.choice = Choice(False, f"eager: {what}")
-            return None
-        self.compile_s += time.perf_counter() - started
+        graph = None
+        while graph is None and self.choice.mode != "eager":
+            try:
+                with span("compile"):
+                    graph = self._made(state, args)
+            except Exception as error:  # a network of the user's own may hold anything
+                self._fall_back(error)
+        if graph is not None:
+            self.compile_s += time.perf_counter() - started
+            if not self._graphs:
+                self._graph_s = self._timed(graph, state, args)
         return graph
+
+    def _timed(self, graph: Graph, state: Any, args: tuple[Any, ...]) -> float:
+        """Seconds of a call on a GPU, until it has ended; 0 on the CPU, where all are timed."""
+        if isinstance(graph, CapturedUpdate):
+            return graph.call_s
+        if _device(state).type != "cuda":
+            return 0.0
+        state, *some = self._copies(state, args)
+        given = _given(tuple(some))[0]
+        return timed(lambda: graph(state, tuple(some), given), torch.cuda.synchronize)
+
+    def _fall_back(self, error: Exception) -> None:
+        """Choose less than what has failed, if that is `auto`'s choice and not the user's.
+
+        Raises:
+            ConfigError: it is the user's.
+            torch.OutOfMemoryError: the same.
+        """
+        is_of_graph = isinstance(error, ConfigError | torch.OutOfMemoryError)
+        what = f"the {self.name} can't be compiled ({_first_line(error)})"
+        if is_of_graph:
+            what = _first_line(error)
+        if not self.choice.may_be_eager:
+            if is_of_graph:
+                raise error
+            raise ConfigError(
+                f"`execution` is '{self.choice.mode}', but {what}: write it in operations on "
+                "tensors alone, without `.item()` or a branch on a tensor's value, or choose "
+                "'auto' or 'eager'"
+            ) from error
+        choice = self.choice
+        if choice.is_compiled and not (choice.is_captured and is_of_graph):
+            less = replace(choice, is_compiled=False)
+        else:
+            less = replace(choice, is_captured=False)
+        self.choice = replace(less, reason=f"{less.mode}: {what}")
 
     def _made(self, state: Any, args: tuple[Any, ...]) -> Graph:
         """Compile and capture, as far as that is chosen."""
-        graph: Graph | None = None
-        if self.choice.is_compiled:
-            graph = _compiled(self._update, copy.deepcopy((state, *args)), self.tell)
         if not self.choice.is_captured:
-            assert graph is not None
-            return graph
+            return _compiled(self._update, self._copies(state, args), self.tell)
         if len(self._graphs) == MOST_GRAPHS:
             shapes = ", ".join(str([tuple(x[0]) for x in key[1:]]) for key in self._graphs)
             raise ConfigError(
@@ -275,25 +323,47 @@ class Execution:
                 f"each is a graph of its own, so far for {shortened(shapes)}; pad them to one "
                 "shape, or choose `execution` 'compile' or 'eager'"
             )
+        # Dense, whatever the arguments are views of: what is compiled is for these.
+        inputs = mapped(args, lambda x: x.clone())
+        update = self._update
+        if self.choice.is_compiled:
+            compiled = _compiled(self._update, self._copies(state, inputs), self.tell)
+            update = lambda state, *some: compiled(state, some, _given(some)[0])  # noqa: E731
         capturing = self._capturing
         if capturing is None:
-            capturing = CudaCapturing(next(iter(tensors(state).values())).device)
-        update = self._update
-        if graph is not None:
-            compiled = graph
-            update = lambda state, *args: compiled(state, args, _given(args)[0])  # noqa: E731
-        written = written_by(self._update, state, args)
-        return CapturedUpdate(update, state, args, written, capturing, name=self.name)
+            capturing = CudaCapturing(_device(state))
+        self.tell(f"capturing the {self.name} as a CUDA graph")
+        written = written_by(self._update, state, inputs)
+        return CapturedUpdate(update, state, inputs, written, capturing, name=self.name)
 
     def _eager_s(self, state: Any, args: tuple[Any, ...]) -> float:
         """The least of five calls on copies."""
+        wait = torch.cuda.synchronize if _device(state).type == "cuda" else lambda: None
         taken: list[float] = []
         for _ in range(5):
-            copies = copy.deepcopy((state, *args))
+            copies = self._copies(state, args)
+            wait()
             started = time.perf_counter()
             self._update(*copies)
+            wait()
             taken.append(time.perf_counter() - started)
         return min(taken)
+
+    def _copies(self, state: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a state and arguments that may be changed.
+
+        On a GPU a state may hold a replay buffer, of which there is no room for another: what the
+        update only reads is no copy.
+        """
+        memo: dict[int, Any] = {}
+        if _device(state).type == "cuda":
+            changed = {id(x) for x in written_by(self._update, state, args)}
+            memo = {id(x): x for x in tensors(state).values() if id(x) not in changed}
+        return copy.deepcopy((state, *args), memo)
+
+
+def _device(state: Any) -> torch.device:
+    return next(iter(tensors(state).values())).device
 
 
 def _given(args: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
@@ -313,16 +383,42 @@ def _compiled(
     update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
 ) -> Graph:
     """The update as one graph, for arguments like these alone; these are changed by it."""
-    device = next(iter(tensors(args).values())).device.type
-    return COMPILERS.get(device, _torch_compiled)(update, args, tell)
+    return COMPILERS.get(_device(args).type, _torch_compiled)(update, args, tell)
 
 
 def _torch_compiled(
     update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
 ) -> Graph:
-    """`torch.compile` as it is documented, whose guards are left out: `Execution` has looked."""
+    """`torch.compile` of the operations that an update makes, for arguments like these alone.
+
+    They are written down first, as for an artefact: Dynamo knows no gradients of one's own under
+    `vmap`. Guards are left out: `Execution` has looked.
+    """
     tell("compiling the update with torch.compile")
-    options: Any = {"guard_filter_fn": lambda guards: [False] * len(guards)}
+    options: Any = {
+        "fullgraph": True,
+        "dynamic": False,
+        "options": {"guard_filter_fn": lambda guards: [False] * len(guards)},
+    }
+    try:
+        graph, inputs = artefacts.traced(update, args)
+    except artefacts.Unpackable:
+        return _whole_compiled(update, args, options)
+    compiled: Any = torch.compile(graph, **options)
+    compiled(*inputs)
+    gives_tuple = isinstance(update(*copy.deepcopy(args)), tuple)
+
+    def run(state: Any, args: tuple[Any, ...], given: list[Tensor]) -> Any:
+        outputs = compiled(*tensors(state).values(), *given)
+        return tuple(outputs) if gives_tuple else outputs[0]
+
+    return run
+
+
+def _whole_compiled(
+    update: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> Graph:
+    """The same of an update that replaces tensors of its state, as Python runs it."""
 
     def whole(*args: Any) -> Any:
         return update(*args)
@@ -330,7 +426,7 @@ def _torch_compiled(
     # What is compiled is counted by code objects, and no more than eight of one are allowed: each
     # update gets one of its own.
     whole.__code__ = whole.__code__.replace(co_name="update")
-    compiled: Any = torch.compile(whole, fullgraph=True, dynamic=False, options=options)
+    compiled: Any = torch.compile(whole, **options)
     compiled(*args)
     return lambda state, args, given: compiled(state, *args)
 

@@ -29,7 +29,7 @@ def value_and_grad(
     Returns:
         The loss, detached; what else it gave; the gradient, (P,).
     """
-    if torch.compiler.is_dynamo_compiling() or is_transformed():
+    if is_transformed():
         grad, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(params, *args)
         return value, aux, grad
     with torch.enable_grad():
@@ -40,7 +40,9 @@ def value_and_grad(
 
 
 def is_transformed() -> bool:
-    """Whether a transformation of `torch.func`, such as `vmap`, is at work."""
+    """Whether a transformation of `torch.func`, such as `vmap`, is at work, or Dynamo traces."""
+    if torch.compiler.is_dynamo_compiling():  # which can't ask what follows
+        return True
     return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore
 
 

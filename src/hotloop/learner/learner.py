@@ -59,6 +59,7 @@ class Learner:
         execution: how updates run.
         num_batches: batches that the run will learn from, about.
         batch_size: B.
+        overlap: whether the policy that acts is the one that was published before, see `Publisher`.
 
     Attributes:
         state: changed in place; its tensors are never replaced.
@@ -84,6 +85,7 @@ class Learner:
         execution: Mode,
         num_batches: int,
         batch_size: int,
+        overlap: bool = False,
     ) -> None:
         self.device = device
         self.state = to_device(state, device)
@@ -92,7 +94,7 @@ class Learner:
         self.metrics = Metrics()
         self.num_updates = 0
         self._noise = UpdateNoise(self.rng, device)
-        self._publisher = Publisher(network.layout, getattr(self.state, acting))
+        self._publisher = Publisher(network.layout, getattr(self.state, acting), overlap=overlap)
         calls_per_batch = sum(rule.times / rule.every for rule in rules)
         self.choose = partial(
             choose,
@@ -141,9 +143,14 @@ class Learner:
         """Return noise for an update, which the next draw overwrites; None: it takes none."""
         return None if rule.noise_shape is None else self._noise.draw(rule.noise_shape)
 
-    def publish(self, version: int, obs_scale: ObsScale | None = None) -> PolicySnapshot:
-        """Return the policy as it is now, in host arrays that the next call overwrites."""
-        return self._publisher.publish(version, obs_scale)
+    def publish(
+        self, version: int, obs_scale: ObsScale | None = None, *, newest: bool = False
+    ) -> PolicySnapshot:
+        """Return the policy as it is now, in host arrays that the next call overwrites.
+
+        With `overlap` it is the one of the call before, unless it must be the `newest`.
+        """
+        return self._publisher.publish(version, obs_scale, newest=newest)
 
     def kept(self, snapshot: PolicySnapshot) -> PolicySnapshot:
         """Return a copy of what was published last, which later calls leave alone."""
@@ -191,7 +198,7 @@ class Learner:
         self._executed = dict(executed)
         for one in self.executions:
             if one.choice.may_be_eager and one.name in executed:
-                one.choice = repeat(executed[one.name])
+                one.choice = repeat(executed[one.name], self.device)
 
 
 def choose_device(device: str) -> torch.device:

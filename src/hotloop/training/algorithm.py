@@ -162,6 +162,7 @@ class Algorithm(ABC):
         stream: int,
         num_batches: int,
         batch_size: int,
+        overlap: bool = False,
     ) -> Learner:
         """Return what owns the state.
 
@@ -173,6 +174,7 @@ class Algorithm(ABC):
             stream: of random numbers, beside the run's seed.
             num_batches: that the run will learn from, about.
             batch_size: B.
+            overlap: see `Learner`.
 
         Raises:
             ConfigError: the declaration does not fit its configuration or its state.
@@ -201,6 +203,7 @@ class Algorithm(ABC):
             execution=config.execution,
             num_batches=num_batches,
             batch_size=batch_size,
+            overlap=overlap,
         )
 
 

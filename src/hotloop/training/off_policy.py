@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from hotloop.errors import (
     CheckpointError,
     ConfigError,
@@ -119,6 +121,8 @@ class OffPolicy(Algorithm):
     def run(self, training: Training) -> Run[Result]:
         """See `Algorithm`."""
         config, envs, resumed = training.config, training.envs, training.resumed
+        if config.overlap:
+            _need_gpu(training.device)
         normalizer = make_normalizer(config, envs, envs.num_envs, gamma=1.0)
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
@@ -131,6 +135,7 @@ class OffPolicy(Algorithm):
                 stream=2,
                 num_batches=config.planned_updates,
                 batch_size=config.batch_size * getattr(config, "sequence_steps", 1),
+                overlap=config.overlap,
             )
         with span("make_replay"):
             memory_size = network.memory_size
@@ -146,7 +151,7 @@ class OffPolicy(Algorithm):
             was = resumed.position
             learner.load(resumed.arrays, was.random, was.num_updates, was.executed)
             rounds.load_normalizer(resumed.arrays)
-            rollout.publish(rounds.published())
+            rollout.publish(rounds.published(newest=True))
             restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
             notes = rounds.restore(resumed)
             for env in restarted_envs:
@@ -160,7 +165,10 @@ class OffPolicy(Algorithm):
                 metrics = yield from rounds.run_iteration(interrupt)
                 with span("publish"):
                     state = rollout.state()
-                    snapshot = learner.kept(rounds.published())
+                    newest = rounds.published(newest=True)
+                    if config.overlap:  # as a resumed run does
+                        rollout.publish(newest)
+                    snapshot = learner.kept(newest)
                     parts = (
                         learner.kept_state(),
                         rounds.normalizer_arrays().copy,
@@ -188,6 +196,14 @@ class OffPolicy(Algorithm):
                     files={REPLAY_FILE: replay.buffer.save} if config.save_replay else {},
                 )
         return training.result(policy, learner, is_stopped=wants_to_stop)
+
+
+def _need_gpu(device: torch.device) -> None:
+    """Refuse what is for a GPU alone, where `device` was left to 'auto'."""
+    if device.type == "cpu":
+        raise ConfigError(
+            "`overlap` acts while a GPU learns, and `device` 'auto' found none: leave it out"
+        )
 
 
 class _Rounds:
@@ -231,9 +247,13 @@ class _Rounds:
             sampled=buffer.num_samples,
         )
 
-    def published(self) -> PolicySnapshot:
-        """Return the policy as it is now, in arrays that the next call overwrites."""
-        return self._learner.publish(self._learner.num_updates, self._normalizer.obs_scale)
+    def published(self, *, newest: bool = False) -> PolicySnapshot:
+        """Return the policy as it is now, in arrays that the next call overwrites.
+
+        With `overlap` it is the one of the call before, unless it must be the `newest`.
+        """
+        scale = self._normalizer.obs_scale
+        return self._learner.publish(self._learner.num_updates, scale, newest=newest)
 
     def normalizer_arrays(self) -> dict[str, Array]:
         """Statistics of observations for a checkpoint; nothing where there are none."""

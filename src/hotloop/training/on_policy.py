@@ -63,11 +63,13 @@ class OnPolicy(Algorithm):
             what the newest one says of a fragment, a `Newest`.
         active: the state's field, bool, 0-d, that an update turns False where those that follow in
             this iteration are to change nothing; None: there is none.
+        may_end: `may_end(config)` says whether an update ever does so: only then is it looked at.
     """
 
     prepare: Callable[..., Any] | None = None
     update: Callable[..., Any] | None = None
     active: str | None = None
+    may_end: Callable[[Any], bool] = lambda config: True
     is_weighted: bool = False
     has_noise: bool = False
     corrects: bool = False
@@ -273,7 +275,9 @@ class OnPolicy(Algorithm):
         Raises:
             NonFiniteUpdate: a metric or the state was NaN or infinite.
         """
-        active = None if self.active is None else getattr(learner.state, self.active)
+        active = None
+        if self.active is not None and self.may_end(config):
+            active = getattr(learner.state, self.active)
         if active is not None:
             active.fill_(True)
         learner.metrics.clear()

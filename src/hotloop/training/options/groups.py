@@ -317,6 +317,9 @@ class ReplayOptions(Options):
     max_policy_age: Count = 1_000
     """async: updates between the policy that acted and the newest; learning waits rather than let a
     transition become older."""
+    overlap: bool = False
+    """On a GPU: step environments while it learns, with the policy that was published before the
+    last one."""
     report_interval: Annotated[Count, MAY_CHANGE] = 1_000
     """Transitions between two lines of metrics, in whole rounds."""
 
@@ -350,6 +353,12 @@ class ReplayOptions(Options):
             )
         if self.schedule == "async" and not self.has_workers:
             raise ConfigError("`schedule` 'async' needs workers of their own: set `workers` too")
+        if self.overlap and (self.device == "cpu" or self.schedule == "async"):
+            what = "`device` is 'cpu'" if self.device == "cpu" else "`schedule` 'async' does so too"
+            raise ConfigError(
+                f"`overlap` acts while a GPU learns, and {what}: set `device` 'cuda' and "
+                "`schedule` 'barrier', or leave it out"
+            )
         if self.schedule == "async" and self.most_ahead < NUM_SLOTS:
             raise ConfigError(
                 f"`max_policy_age` = {self.max_policy_age} is too few for {self.total_envs} "
