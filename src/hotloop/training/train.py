@@ -18,6 +18,7 @@ from hotloop.learner import Learner, choose_device, torch_threads
 from hotloop.learner.graphs import shared_with_others
 from hotloop.learner.threads import FreeThreads, available_threads
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
+from hotloop.policies.device_acting import DevicePolicy
 from hotloop.rollouts import Rollout
 from hotloop.runs import (
     Checkpoint,
@@ -33,7 +34,9 @@ from hotloop.training.environments import (
     choose_inference,
     choose_workers,
     describe_workers,
+    make_device_environments,
     make_environments,
+    on_device,
 )
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.learning import Run, drive
@@ -132,6 +135,7 @@ class Training:
     Attributes:
         config: the algorithm's configuration; what it left to be chosen is.
         device: where the update runs.
+        is_on_device: whether the training environments step on that device.
         envs: the training environments.
         environment: what makes them, an id or a factory.
         resumed: what the run goes on from; None for a run that begins.
@@ -161,6 +165,7 @@ class Training:
         asked = config.torch_threads
         self._cores = CoreTimes(asked if isinstance(asked, int) else 0)
         with span("make_envs"):
+            self.is_on_device = on_device(environment, config, is_able=algorithm.learns_on_device)
             if config.workers == "auto":
                 config = choose_workers(
                     config,
@@ -179,7 +184,11 @@ class Training:
                     make_network=partial(algorithm.acting_network, config),
                 )
             self.config = config
-            self.envs = make_environments(config, environment, run, resumed)
+            self.envs: Any = (
+                make_device_environments(config, environment, self.device)
+                if self.is_on_device
+                else make_environments(config, environment, run, resumed)
+            )
             if config.has_workers:
                 exits.callback(self.envs.close)  # they have a limit of their own
             else:
@@ -193,8 +202,11 @@ class Training:
         self._is_resumed = is_resumed
         self._options = algorithm.collection_options(config)
 
-    def rollout(self, policy: ActingPolicy) -> Rollout:
+    def rollout(self, policy: ActingPolicy | DevicePolicy) -> Rollout:
         """Begin to collect with the training environments.
+
+        Args:
+            policy: acts; on the device where the environments are there.
 
         Raises:
             CheckpointError: the checkpoint to go on from is of another network.

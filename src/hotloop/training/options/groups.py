@@ -65,7 +65,8 @@ class TaskOptions(Options):
     """What is trained on, for how long, and on which machine."""
 
     env_id: str = "CartPole-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`."""
+    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`; for ppo on the device too:
+    `hotloop:CartPole`, `gymnax:Id`, `brax:name`, `playground:name`."""
     env_kwargs: JsonObject = field(default_factory=dict)
     """Passed to the environment, as JSON on the command line: '{"g": 1.62}'."""
     total_timesteps: Annotated[Count, MAY_CHANGE] = 200_000
