@@ -20,8 +20,8 @@ from hotloop.timing.gpu_window import LENGTH_S
 if TYPE_CHECKING:
     from hotloop.profiler.render.findings import Findings
 
-USAGE = """usage: hotloop profile [--out DIR] [--interval MS] [--gpu-window MS] [--no-hooks] [--py-spy]
-                       SCRIPT [ARGUMENT ...]
+USAGE = """usage: hotloop profile [--out DIR] [--interval MS] [--gpu-window MS] [--no-hooks]
+                       [--py-spy] SCRIPT [ARGUMENT ...]
        hotloop profile [...] -m MODULE [ARGUMENT ...]
        hotloop profile [...] train ppo ...
 

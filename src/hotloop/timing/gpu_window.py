@@ -183,9 +183,7 @@ class GpuWindows:
             "markers": markers,
             "period_ns": round(_PERIOD_S * 1e9),
             "spans": spans,
-            "threads": [
-                [one.native_id, one.ident, one.name] for one in threading.enumerate()
-            ],
+            "threads": [[one.native_id, one.ident, one.name] for one in threading.enumerate()],
             **seen.fields(),
         }
 
@@ -247,9 +245,7 @@ class _Seen:
         while frame is not None and len(places) < _MAX_FRAMES:
             code = frame.f_code
             name = getattr(code, "co_qualname", code.co_name)
-            places.append(
-                self._number(self._places, (name, code.co_filename, code.co_firstlineno))
-            )
+            places.append(self._number(self._places, (name, code.co_filename, code.co_firstlineno)))
             lines.append(frame.f_lineno or 0)
             frame = frame.f_back
         return self._number(self._stacks, (tuple(places[::-1]), tuple(lines[::-1])))

@@ -314,7 +314,9 @@ def synchronisations(window: GpuWindow) -> np.ndarray:
 
 def pageable_calls(window: GpuWindow) -> np.ndarray:
     """Calls that copy to the device from memory that the system may page out, `CALL`."""
-    return window.calls[np.isin(window.calls["correlation"], _of_copies(window, "HtoD", "Pageable"))]
+    return window.calls[
+        np.isin(window.calls["correlation"], _of_copies(window, "HtoD", "Pageable"))
+    ]
 
 
 def _of_copies(window: GpuWindow, *words: str) -> np.ndarray:
@@ -378,11 +380,7 @@ def _add_places(
     whole = sum(end - start for start, end in times)
     seen: list[np.void] = []
     for number in [thread] if threads is None else np.unique(threads).tolist():
-        own = [
-            time
-            for i, time in enumerate(times)
-            if threads is None or threads[i] == number
-        ]
+        own = [time for i, time in enumerate(times) if threads is None or threads[i] == number]
         looks = window.looks[window.looks["thread"] == number]
         if not own or not len(looks):
             continue
