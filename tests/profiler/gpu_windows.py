@@ -13,6 +13,7 @@ its own, and what is written beside them. Kernels run in the order of their laun
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,13 @@ class Machine:
         self.now_us += us
 
     def launch(
-        self, kernel_us: float, *, at: str, stage: str = "update", name: str = "small", us: float = 20
+        self,
+        kernel_us: float,
+        *,
+        at: str,
+        stage: str = "update",
+        name: str = "small",
+        us: float = 20,
     ) -> None:
         """The host takes `us` for an operation, 5 of them in the call, and a kernel follows."""
         self.host(us - CALL_US, at=at, stage=stage)
@@ -65,12 +72,23 @@ class Machine:
         for us in kernels_us:
             self._work("kernel", "fused", us, number)
 
-    def synchronise(self, *, at: str, stage: str = "update", name: str = "cudaStreamSynchronize") -> None:
+    def synchronise(
+        self, *, at: str, stage: str = "update", name: str = "cudaStreamSynchronize"
+    ) -> None:
         """The host waits until the device has done all."""
         self._doing.append((self.now_us, at, stage))
         self._call(name, max(CALL_US, self.free_us - self.now_us + 3))
 
-    def copy(self, name: str, size_bytes: int, us: float, *, at: str, stage: str = "update", host_us: float = CALL_US) -> None:
+    def copy(
+        self,
+        name: str,
+        size_bytes: int,
+        us: float,
+        *,
+        at: str,
+        stage: str = "update",
+        host_us: float = CALL_US,
+    ) -> None:
         """The host asks for a copy: "Memcpy HtoD (Pageable -> Device)"."""
         self._doing.append((self.now_us, at, stage))
         number = self._call("cudaMemcpyAsync", host_us)
@@ -141,7 +159,10 @@ class Machine:
             "period_ns": 2_000_000,
             "spans": [
                 [],
-                [[[name], "work", int(n), round(us * 1e3), 0] for name, (n, us) in self.spans.items()],
+                [
+                    [[name], "work", int(n), round(us * 1e3), 0]
+                    for name, (n, us) in self.spans.items()
+                ],
             ],
             "threads": [[PID, IDENT, "MainThread"], [PID + 1, 12, "other"]],
             "places": places,
@@ -155,8 +176,8 @@ class Machine:
         places: list[Any] = [["<module>", "train.py", 1]]
         stacks: list[Any] = []
         looks: list[Any] = []
-        at = 0
-        moment = 137.0
+        # In step with no loop of a program's.
+        at, moment, rng = 0, 137.0, random.Random(1)
         while moment < self.now_us:
             while at + 1 < len(self._doing) and self._doing[at + 1][0] <= moment:
                 at += 1
@@ -172,15 +193,16 @@ class Machine:
             if stack not in stacks:
                 stacks.append(stack)
             looks.append([WINDOW_NS + round(moment * 1e3), PID, 0, stacks.index(stack)])
-            # Not in step with any loop of a program.
-            moment += _PERIOD_US * (0.9 + 0.2 * ((len(looks) * 0.618) % 1))
+            moment += _PERIOD_US * rng.uniform(0.5, 1.5)
         return places, stacks, looks
 
     def write(self, directory: Path, number: int = 0) -> None:
         """As files of a profile."""
         about, events = self.window()
         trace = f"main-{PID}-{number}{TRACE_SUFFIX}"
-        (directory / f"main-{PID}-{number}{SUFFIX}").write_text(json.dumps({**about, "trace": trace}))
+        (directory / f"main-{PID}-{number}{SUFFIX}").write_text(
+            json.dumps({**about, "trace": trace})
+        )
         (directory / trace).write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
 
 

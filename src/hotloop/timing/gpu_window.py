@@ -29,6 +29,7 @@ import contextlib
 import gc
 import json
 import os
+import random
 import sys
 import threading
 import time
@@ -139,7 +140,7 @@ class GpuWindows:
             markers = _mark(torch)
             spans, start_ns = _spans(), time.monotonic_ns()
             until = time.monotonic() + self._length_s
-            while time.monotonic() < until and not self._stopping.wait(_PERIOD_S):
+            while time.monotonic() < until and not self._stopping.wait(_pause_s()):
                 seen.look()
             end_ns, spans_then = time.monotonic_ns(), _spans()
             markers += _mark(torch)
@@ -301,7 +302,13 @@ class _Captures:
 
 
 _captures = _Captures()
+_random = random.Random()  # the module's own is the program's
 _MARK = "_hotloop_kept_apart"
+
+
+def _pause_s() -> float:
+    """Between two looks: uneven, lest they keep step with the program's loop."""
+    return _PERIOD_S * _random.uniform(0.5, 1.5)
 
 
 def _keep_from_captures(torch: ModuleType) -> None:

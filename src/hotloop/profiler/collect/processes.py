@@ -186,7 +186,7 @@ def begin_in_child() -> None:
             "process",
             interval_s=float(settings["interval_s"]),
             hooks=bool(settings["hooks"]),
-            gpu_window_s=float(settings["gpu_window_s"]),
+            gpu_window_s=float(settings.get("gpu_window_s", 0.0)),
         )
     except Exception as error:  # whatever it is, the program is to run as it would without
         print(f"hotloop: this process is not profiled: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, place
-from hotloop.profiler.session.gpu import GpuUse, gpu_use
+from hotloop.profiler.session.gpu import GpuUse
 from hotloop.profiler.session.gpu_host import Host
 from hotloop.profiler.session.stages import Leaf
 from hotloop.timing.table import duration
@@ -32,29 +32,32 @@ _LEAST_GAIN = 1.1
 _MOST_WORKERS = 8
 
 
-def used(evidence: Evidence) -> GpuUse | None:
-    """What windows say; None: there are none, or no kernel ran in any."""
-    found = gpu_use(evidence.session)
-    return found if found is not None and found.ns >= _LEAST_NS and found.busy_ns else None
+def looked_at(evidence: Evidence) -> Host | None:
+    """What windows say; None: there are none, or the device did nothing in any."""
+    host = evidence.gpu
+    return host if host is not None and host.use.ns >= _LEAST_NS and host.use.busy_ns else None
 
 
 def waits_for_launches(evidence: Evidence) -> Diagnosis | None:
     """The GPU has nothing to do because the host launches more slowly than kernels run.
 
     Gaps of at most 100 µs between kernels, at whose beginning the next one was not launched yet,
-    and no synchronisation was waited for: a quarter of the time and more, and 1,000 launches a
-    second. Graphs leave a tenth of them.
+    less what the host steps environments in: a quarter of the time and more, with 1,000 launches a
+    second, and more of them than copies. Graphs leave a tenth of it.
     """
-    use = used(evidence)
-    if use is None:
+    host = looked_at(evidence)
+    if host is None:
         return None
-    waited = use.gaps_ns("launch")
-    if waited < 0.25 * use.ns or use.launches_per_s < 1000:
+    use, by_stage = host.use, host.by_stage(host.use.in_gaps)
+    stepping = sum(by_stage.get(stage, 0.0) for stage in ("env", "import", "wait"))
+    gaps = [gap for gap in use.gaps if gap.why in ("launch", "sync")]
+    short_ns = sum(gap.ns for gap in gaps)
+    waited = min(short_ns, use.gaps_ns("launch", "sync", "host") - stepping)
+    is_of_launches = use.num_launches > sum(one.count for one in use.copies)
+    if waited < 0.25 * use.ns or use.launches_per_s < 1000 or not is_of_launches:
         return None
-    gaps = [gap for gap in use.gaps if gap.why == "launch"]
     updates = use.launches_per_update
     each = f", {updates:,.0f} an update" if updates else ""
-    host = Host(use)
     lines = list(host.by_line(use.in_gaps, without=("env", "import", "wait")))
     return Diagnosis(
         "gpu-waits-for-launches",
@@ -64,7 +67,7 @@ def waits_for_launches(evidence: Evidence) -> Diagnosis | None:
         (
             f"the GPU is at work {use.busy:.0%} of the time; {waited / use.ns:.0%} of it, it waits "
             f"for the next launch, {len(gaps) / use.ns * 1e9:,.0f} times a second for "
-            f"{duration(waited / len(gaps))} on average",
+            f"{duration(short_ns / len(gaps))} on average",
             f"{use.launches_per_s:,.0f} launches a second{each}; half of the kernels take less "
             f"than {duration(use.median_kernel_ns)}",
             told_windows(use),
@@ -84,10 +87,10 @@ def synchronisations(evidence: Evidence) -> Diagnosis | None:
     A twelfth of the time in calls that wait, less those that an action is fetched by, and a gain of
     1.1. It brings no more than the GPU is idle: a host that runs ahead of a busy GPU waits later.
     """
-    use = used(evidence)
-    if use is None or not len(use.syncs_ns):
+    host = looked_at(evidence)
+    if host is None or not len(host.use.syncs_ns):
         return None
-    host = Host(use)
+    use = host.use
     waited = float(use.syncs_ns.sum())
     by_stage = host.by_stage(use.in_syncs)
     acting = sum(by_stage.get(stage, 0.0) for stage in ("act", "env"))
@@ -122,13 +125,13 @@ def pageable_copies(evidence: Evidence) -> Diagnosis | None:
 
     From a gain of 1.1 on: the driver copies the bytes into memory of its own first, by the host.
     """
-    use = used(evidence)
-    if use is None:
+    host = looked_at(evidence)
+    if host is None:
         return None
+    use = host.use
     kind = next((one for one in use.copies if one[:2] == ("to the device", "pageable")), None)
     if kind is None:
         return None
-    host = Host(use)
     lines = host.by_line(use.in_copies)
     where = told_lines(use, lines)
     # What is pinned has to be filled by the host, too: about half of it stays.
@@ -162,10 +165,10 @@ def idle_in_environments(evidence: Evidence) -> Diagnosis | None:
     A third of the time. The gain is that of stepping them side by side on this machine's cores, at
     most eight, while the learner goes on.
     """
-    use = used(evidence)
-    if use is None:
+    host = looked_at(evidence)
+    if host is None:
         return None
-    host = Host(use)
+    use = host.use
     stepping = host.by_stage(use.in_gaps).get("env", 0.0)
     if stepping < use.ns / 3:
         return None
@@ -200,9 +203,10 @@ def gpu_bound(evidence: Evidence) -> Diagnosis | None:
 
     What passes between kernels that were launched already is part of it.
     """
-    use = used(evidence)
-    if use is None or has_work(use) < 0.85:
+    host = looked_at(evidence)
+    if host is None or has_work(host.use) < 0.85:
         return None
+    use = host.use
     whole = sum(use.kernels.values()) or 1
     dearest = sorted(use.kernels.items(), key=lambda item: -item[1])[:3]
     told = ", ".join(f"{ns / whole:.0%} {short_kernel(name)}" for name, ns in dearest)
@@ -220,23 +224,28 @@ def gpu_bound(evidence: Evidence) -> Diagnosis | None:
 
 def bounded(evidence: Evidence, found: Iterable[Diagnosis]) -> list[Diagnosis]:
     """Diagnoses of the host, none of which promises more than a busy GPU allows."""
-    use = used(evidence)
-    if use is None or has_work(use) < BOUNDS:
+    host = looked_at(evidence)
+    if host is None or has_work(host.use) < BOUNDS:
         return list(found)
-    most = evidence.gain((1.0 - has_work(use)) * loop_ns(evidence))
+    share = has_work(host.use)
+    most = evidence.gain((1.0 - share) * loop_ns(evidence))
     kept: list[Diagnosis] = []
     for one in found:
         if one.gain is None or one.gain <= most:
             kept.append(one)
         elif most >= _LEAST_GAIN:
-            told = f"the GPU has work {has_work(use):.0%} of the time, which bounds what this brings"
+            told = f"the GPU has work {share:.0%} of the time, which bounds what this brings"
             kept.append(replace(one, gain=most, loop_gain=None, evidence=(*one.evidence, told)))
     return kept
 
 
 def has_work(use: GpuUse) -> float:
-    """The share of the time in which the device computes, or what is next was launched already."""
-    return (use.busy_ns + use.gaps_ns("device")) / use.ns
+    """The share of the time in which the device computes, or what is next was launched already.
+
+    Copies from and to the host are left out: they can be done without, or beside.
+    """
+    copied = sum(one.device_ns for one in use.copies if one.memory)
+    return max(0.0, use.busy_ns + use.gaps_ns("device") - copied) / use.ns
 
 
 def loop_ns(evidence: Evidence) -> float:

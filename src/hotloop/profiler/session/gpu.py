@@ -11,6 +11,7 @@ device's own clock. Spans are of the host: one that launches a kernel is over be
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -297,19 +298,20 @@ def synchronisations(window: GpuWindow) -> np.ndarray:
     to_pageable = _of_copies(window, "DtoH", "Pageable")
     # `cudaMemcpyAsync` to pageable memory returns when the bytes are there.
     calls = window.calls[window.named(_SYNC) | np.isin(window.calls["correlation"], to_pageable)]
-    kept: list[np.void] = []
-    for call in calls:
+    copies = set(to_pageable.tolist())
+    kept: list[list[int]] = []
+    for start, end, name, thread, correlation in calls.tolist():
         last = kept[-1] if kept else None
         if (
             last is not None
-            and last["thread"] == call["thread"]
-            and call["start_ns"] - last["end_ns"] < _AT_ONCE_NS
-            and int(last["correlation"]) in to_pageable
+            and last[3] == thread
+            and start - last[1] < _AT_ONCE_NS
+            and last[4] in copies
         ):
-            last["end_ns"] = max(last["end_ns"], call["end_ns"])
+            last[1] = max(last[1], end)
         else:
-            kept.append(call.copy())
-    return np.array(kept, CALL)
+            kept.append([start, end, name, thread, correlation])
+    return np.array([tuple(one) for one in kept], CALL)
 
 
 def pageable_calls(window: GpuWindow) -> np.ndarray:
@@ -341,7 +343,7 @@ def _gaps(
     launched = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist(), strict=True))
     order = np.argsort(work["start_ns"], kind="stable")
     first = work[order][np.searchsorted(work["start_ns"][order], starts)]
-    sync_ends = np.sort(syncs["end_ns"])
+    sync_ends = np.sort(syncs["end_ns"]).tolist()
     for end, start, correlation in zip(
         ends[:-1].tolist(), starts[1:].tolist(), first["correlation"][1:].tolist(), strict=True
     ):
@@ -350,13 +352,13 @@ def _gaps(
             why = "device"
         else:
             # A synchronisation that ended when the device was done, and before it had more.
-            at = np.searchsorted(sync_ends, end)
+            at = bisect_left(sync_ends, end)
             has_waited = at < len(sync_ends) and sync_ends[at] <= start
             short = start - end <= SHORT_GAP_NS
             why = "sync" if has_waited and short else "launch" if short else "host"
             if has_waited and not short:
                 # What the host does after it is its own, but for coming back and launching.
-                back = min(start, int(sync_ends[at]) + SHORT_GAP_NS)
+                back = min(start, sync_ends[at] + SHORT_GAP_NS)
                 yield Gap(end, back, "sync")
                 end = back
         if end < start:
@@ -423,21 +425,21 @@ def _num_updates(windows: Sequence[GpuWindow]) -> int:
 def _copies(windows: Sequence[GpuWindow], device: int) -> list[Copies]:
     found: dict[tuple[str, str], list[int]] = {}
     for window in windows:
-        calls = window.calls
-        took = dict(
-            zip(
-                calls["correlation"].tolist(),
-                (calls["end_ns"] - calls["start_ns"]).tolist(),
-                strict=True,
-            )
-        )
-        work = window.work
-        for one in work[(work["kind"] == COPY) & (work["device"] == device)]:
-            sums = found.setdefault(_kind_of_copy(window.names[one["name"]]), [0, 0, 0, 0])
-            sums[0] += 1
-            sums[1] += int(one["size_bytes"])
-            sums[2] += int(one["end_ns"] - one["start_ns"])
-            sums[3] += took.get(int(one["correlation"]), 0)
+        calls, work = window.calls, window.work
+        copies = work[(work["kind"] == COPY) & (work["device"] == device)]
+        order = np.argsort(calls["correlation"], kind="stable")
+        took = np.append(calls["end_ns"] - calls["start_ns"], 0)
+        at = np.searchsorted(calls["correlation"], copies["correlation"], sorter=order)
+        at = np.append(order, len(calls))[at]
+        is_known = np.append(calls["correlation"], -1)[at] == copies["correlation"]
+        in_host = np.where(is_known, took[at], 0)
+        for name in np.unique(copies["name"]).tolist():
+            own = copies["name"] == name
+            sums = found.setdefault(_kind_of_copy(window.names[name]), [0, 0, 0, 0])
+            sums[0] += int(own.sum())
+            sums[1] += int(copies["size_bytes"][own].sum())
+            sums[2] += int((copies["end_ns"] - copies["start_ns"])[own].sum())
+            sums[3] += int(in_host[own].sum())
     rows = [Copies(*kind, *sums) for kind, sums in found.items()]
     return sorted(rows, key=lambda one: -one.device_ns)
 

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.profiler.render import text, words
+from hotloop.profiler.render import gpu, text, words
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import pictures, tables
 from hotloop.profiler.render.html.tables import escaped
 from hotloop.profiler.session import Process, Session
+from hotloop.profiler.session.gpu import GpuUse
 from hotloop.profiler.session.lockstep import LockstepWaste
 from hotloop.profiler.session.stages import STAGES, Stages
 from hotloop.profiler.session.throughput import Throughput
@@ -162,6 +163,7 @@ def _profile(found: Findings, before: Before | None) -> list[Section]:
         Section("lines", "Your lines", _lines(found)),
         Section("functions", "Functions", _functions(found)),
         Section("stages", "Stages", _stages(session.main, found.stages(session.main))),
+        Section("gpu", "GPU", _gpu(found.gpu)),
         Section("timeline", "Timeline", _timeline(found)),
         Section("throughput", "Throughput", _throughput(steps)),
         Section("lockstep", "Waiting in lock-step", _lockstep(waste)),
@@ -273,6 +275,14 @@ def _functions(found: Findings) -> str:
 
 def _stages(process: Process, found: Stages) -> str:
     return tables.stage_table(process, found) if found.total.samples else ""
+
+
+def _gpu(use: GpuUse | None) -> str:
+    if use is None:
+        return ""
+    rows = [[escaped(cell) for cell in row] for row in gpu.rows(use)]
+    shown = tables.table(["", *gpu.HEADINGS], rows, gpu.title(use))
+    return f"<p>{escaped(gpu.note(use))}</p>\n{shown}"
 
 
 def _timeline(found: Findings) -> str:
