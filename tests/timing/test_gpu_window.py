@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -51,6 +52,42 @@ def test_a_window_of_the_host(tmp_path, capfd):
     assert "busy" in functions
     assert len(one.looks) >= 5
     assert ((one.looks["at_ns"] >= one.start_ns) & (one.looks["at_ns"] <= one.end_ns)).all()
+
+
+def test_kineto_is_asked_to_keep_silent_and_the_program_has_the_last_word(tmp_path, monkeypatch):
+    name, level = gpu_window.LOG_LEVEL
+    for said, expected in ((None, level), ("2", "2")):
+        monkeypatch.delenv(name, raising=False)
+        if said is not None:
+            monkeypatch.setenv(name, said)
+        windows = GpuWindows(tmp_path, "main", at_s=(), device=None)
+        windows.start()
+        windows.stop()
+        assert os.environ[name] == expected
+    monkeypatch.delenv(name)
+
+
+def test_one_takes_windows_at_a_time(tmp_path):
+    first, second = (
+        GpuWindows(tmp_path, name, length_s=0.02, at_s=(0.0,), device=None)
+        for name in ("main", "learner")
+    )
+    first.start()
+    second.start()
+    await_file(tmp_path, f"main-*{SUFFIX}")
+    second.stop()
+    first.stop()
+    assert not list(tmp_path.glob("learner-*"))
+    second.start()
+    await_file(tmp_path, f"learner-*{SUFFIX}")
+    second.stop()
+
+
+def await_file(directory: Path, pattern: str) -> None:
+    until = time.monotonic() + 20
+    while not list(directory.glob(pattern)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_a_program_that_ends_within_a_window_keeps_it(tmp_path):
@@ -159,8 +196,6 @@ def test_cupti_stays_where_graphs_are_replayed_by_an_old_cuda(monkeypatch):
         autograd = SimpleNamespace(profiler=torch.autograd.profiler)
         fake = SimpleNamespace(version=SimpleNamespace(cuda=version), autograd=autograd)
         gpu_window._prepare(fake)  # pyright: ignore[reportArgumentType]
-        import os
-
         assert os.environ.get("TEARDOWN_CUPTI") == expected, version
 
 

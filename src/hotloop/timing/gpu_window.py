@@ -90,8 +90,13 @@ class GpuWindows:
         self.problems: list[str] = []
 
     def start(self) -> None:
-        """Begin; in the thread that imported torch, where Kineto wants to be begun first."""
+        """Begin, where no others are taken; in the thread that imported torch, as Kineto wants."""
+        global _taken
+        if _taken is not None and _taken._pid == self._pid:
+            return
+        _taken = self
         torch = sys.modules["torch"]
+        os.environ.setdefault(*LOG_LEVEL)
         _keep_from_captures(torch)
         _prepare(torch)
         running = self._running = _thread.allocate_lock()
@@ -101,6 +106,9 @@ class GpuWindows:
 
     def stop(self) -> None:
         """End a window that is open, and write it. Harmless when repeated, and in a fork."""
+        global _taken
+        if _taken is self:
+            _taken = None
         running, self._running = self._running, None
         if running is not None and os.getpid() == self._pid:
             self._stopping.set()
@@ -207,6 +215,10 @@ class GpuWindows:
             partial.replace(path)
         except OSError as error:  # a full disk
             self.problems.append(f"{type(error).__name__}: {error}")
+
+
+# By whom windows of this process are taken: torch has one profiler.
+_taken: GpuWindows | None = None
 
 
 class _Seen:

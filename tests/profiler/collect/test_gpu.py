@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hotloop.profiler.collect import processes
-from hotloop.timing.gpu_window import LOG_LEVEL
 from tests.profiler.programs import record, write
 
 TORCH = """
@@ -69,18 +67,3 @@ def test_what_goes_wrong_is_told_and_the_program_goes_on(tmp_path, script):
     done, session = record(tmp_path, script, "fails", gpu_window_s=0.125)
     assert done.stdout.splitlines()[-2:] == ["the end", "stop"]
     assert any("no CUPTI" in problem for problem in session.problems)
-
-
-def test_kineto_keeps_silent(monkeypatch, tmp_path):
-    name, level = LOG_LEVEL
-    monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(processes.timing, "start", lambda *_: None)
-    monkeypatch.setattr(processes.os, "register_at_fork", lambda **_: None)
-    monkeypatch.setattr(processes.atexit, "register", lambda *_: None)
-    for length_s, expected in ((0.0, None), (0.25, level)):
-        capture = processes.Capture(
-            tmp_path, "main", interval_s=0.0, hooks=False, gpu_window_s=length_s
-        )
-        capture.end()
-        assert processes.os.environ.get(name) == expected
-    monkeypatch.delenv(name)

@@ -22,7 +22,7 @@ from hotloop import timing
 from hotloop.profiler.collect.import_hooks import ImportHooks
 from hotloop.profiler.collect.sampler import Sampler
 from hotloop.timing._writer import in_multiprocessing_child
-from hotloop.timing.gpu_window import LENGTH_S, LOG_LEVEL, GpuWindows
+from hotloop.timing.gpu_window import LENGTH_S, GpuWindows
 
 VARIABLE = "HOTLOOP_PROFILE"
 BOOT = Path(__file__).parent / "boot"
@@ -56,8 +56,6 @@ class Capture:
         self._gpu_window_s, self._windows = gpu_window_s, None
         self.hooks: ImportHooks | None = None
         more = {"torch.cuda": self._await_gpu} if gpu_window_s else {}
-        if more:
-            os.environ.setdefault(*LOG_LEVEL)
         if hooks:
             from hotloop.profiler.collect.hooks import make_hooks
 
