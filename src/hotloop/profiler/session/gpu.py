@@ -52,7 +52,7 @@ _SYNC = re.compile(
     r"^(cuda|cu|hip)((Stream|Device|Event|Ctx)Synchronize|Memcpy(2D|3D|HtoD|DtoH|DtoD)?(_v\d+)?$)"
 )
 # Spans of which one is an update, the first that there is; of an update's parts the last resort.
-UPDATES = ("update", "optimizer_step", "backward")
+UPDATES = ("minibatch", "update", "optimizer_step", "backward")
 # A gap in which the host launches one kernel after another is no longer than this: an eager
 # operation takes some 5 to 20 µs, a backward pass's next one up to 50.
 SHORT_GAP_NS = 100_000
