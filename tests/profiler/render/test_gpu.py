@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hotloop.profiler.render import gpu, html, text
+from hotloop.profiler.session import ThreadTimes
 from hotloop.profiler.session.gpu import gpu_use
 from hotloop.profiler.session.kineto import window
 from tests.profiler.gpu_windows import KINETO_AHEAD_NS, PID, Machine, profiled, program
@@ -50,6 +51,14 @@ def test_no_gpu_no_section():
     one = session(process())
     assert "GPU" not in text.render(one)
     assert 'id="gpu"' not in html.render(one)
+
+
+def test_a_gpu_that_was_not_looked_at_is_told_of():
+    threads = [ThreadTimes(100, "python", 1, 1), ThreadTimes(101, "cuda-EvtHandlr", 1, 1)]
+    one = session(process(threads=threads))
+    assert "A GPU was used and not looked at: all times are the host's" in text.render(one)
+    assert "<code>--gpu-window-ms 250</code>" in html.render(one)
+    assert "not looked at" not in text.render(profiled(program(one_update, ms=60)))
 
 
 def test_a_section_of_the_page():

@@ -42,6 +42,18 @@ def title(use: GpuUse) -> str:
     return f"{use.device}, {count} window{'s' if count > 1 else ''} of " + duration(use.ns / count)
 
 
+def no_windows(session: Session) -> str:
+    """What is not known of a GPU that was used, and not looked at; empty: none was, or it was."""
+    threads = (thread.name for process in session.processes for thread in process.threads)
+    if session.gpu or not any(name.startswith("cuda") for name in threads):
+        return ""
+    return (
+        "A GPU was used and not looked at: all times are the host's, and a kernel runs after the "
+        "call that launched it. `hotloop profile` looks from 3 s after its first use on, a run of "
+        "hotloop's with `--gpu-window-ms 250`"
+    )
+
+
 def note(use: GpuUse) -> str:
     """What times are of, how far their clocks agree, and what the windows cost."""
     error = max(one.error_ns for one in use.windows)

@@ -283,6 +283,8 @@ def _parts(found: Findings) -> list[_Table | _Words]:
         heading = ("GPU: " + gpu.title(found.gpu), *gpu.HEADINGS)
         parts.append(_Table([heading, *gpu.rows(found.gpu)], last_is_text=True))
         parts.append(_Words([gpu.note(found.gpu)], "dim"))
+    elif unseen := gpu.no_windows(session):
+        parts.append(_Words([unseen], "yellow"))
     parts.append(_Words([cost(session)], "dim"))
     if missing := notes(session):
         parts.append(_Words(missing, "yellow"))

@@ -22,7 +22,6 @@ from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import pictures, tables
 from hotloop.profiler.render.html.tables import escaped
 from hotloop.profiler.session import Process, Session
-from hotloop.profiler.session.gpu import GpuUse
 from hotloop.profiler.session.lockstep import LockstepWaste
 from hotloop.profiler.session.stages import STAGES, Stages
 from hotloop.profiler.session.throughput import Throughput
@@ -163,7 +162,7 @@ def _profile(found: Findings, before: Before | None) -> list[Section]:
         Section("lines", "Your lines", _lines(found)),
         Section("functions", "Functions", _functions(found)),
         Section("stages", "Stages", _stages(session.main, found.stages(session.main))),
-        Section("gpu", "GPU", _gpu(found.gpu)),
+        Section("gpu", "GPU", _gpu(found)),
         Section("timeline", "Timeline", _timeline(found)),
         Section("throughput", "Throughput", _throughput(steps)),
         Section("lockstep", "Waiting in lock-step", _lockstep(waste)),
@@ -277,9 +276,11 @@ def _stages(process: Process, found: Stages) -> str:
     return tables.stage_table(process, found) if found.total.samples else ""
 
 
-def _gpu(use: GpuUse | None) -> str:
+def _gpu(found: Findings) -> str:
+    use = found.gpu
     if use is None:
-        return ""
+        unseen = gpu.no_windows(found.session)
+        return f"<p>{tables.prose(unseen)}.</p>" if unseen else ""
     rows = [[escaped(cell) for cell in row] for row in gpu.rows(use)]
     shown = tables.table(["", *gpu.HEADINGS], rows, gpu.title(use))
     return f"<p>{escaped(gpu.note(use))}</p>\n{shown}"
