@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from hotloop.errors import ProfileError  # noqa: E402
 from hotloop.profiler.session.kineto import read_windows  # noqa: E402
 from hotloop.timing import gpu_window, span  # noqa: E402
 from hotloop.timing.gpu_window import SUFFIX, GpuWindows  # noqa: E402
@@ -33,24 +34,26 @@ def test_a_window_of_the_host(tmp_path, capfd):
     before = threading.enumerate()
     windows.start()
     assert threading.enumerate() == before, "a program that waits for its threads waits for none"
-    count = busy(0.25)
+    count = busy(0.1)
+    while not list(tmp_path.glob(f"*{SUFFIX}")):
+        count += busy(0.05)
     windows.stop()
     windows.stop()
     assert windows.problems == []
     assert "External init callback" not in capfd.readouterr().err
     (one,), problems = read_windows([tmp_path])
     assert problems == []
-    assert 0.09e9 < one.duration_ns < 0.25e9
+    assert one.duration_ns > 0.09e9
     assert one.error_ns < 1e6
     assert not len(one.work)
     ended, total_ns = one.spans[("update",)]
     assert 0 < ended < count
-    assert 0 < total_ns < 1.1 * one.duration_ns
+    assert 0 < total_ns < 1.2 * one.duration_ns
     functions = {
         frame.function.rpartition(".")[2] for stack in one.stacks for frame in stack.frames
     }
     assert "busy" in functions
-    assert len(one.looks) >= 5
+    assert len(one.looks) >= 2
     assert ((one.looks["at_ns"] >= one.start_ns) & (one.looks["at_ns"] <= one.end_ns)).all()
 
 
@@ -193,10 +196,19 @@ def test_cupti_stays_where_graphs_are_replayed_by_an_old_cuda(monkeypatch):
     for version, expected in (("11.8", "0"), ("12.4", "0"), ("12.6", None), ("13.0", None)):
         monkeypatch.delenv("TEARDOWN_CUPTI", raising=False)
         monkeypatch.delenv("DISABLE_CUPTI_LAZY_REINIT", raising=False)
-        autograd = SimpleNamespace(profiler=torch.autograd.profiler)
+        autograd = SimpleNamespace(
+            profiler=torch.autograd.profiler, _supported_activities=lambda: set()
+        )
         fake = SimpleNamespace(version=SimpleNamespace(cuda=version), autograd=autograd)
-        gpu_window._prepare(fake)  # pyright: ignore[reportArgumentType]
+        gpu_window._prepare(fake, None)  # pyright: ignore[reportArgumentType]
         assert os.environ.get("TEARDOWN_CUPTI") == expected, version
+
+
+def test_a_torch_without_cupti_is_told(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ProfileError, match="built without CUPTI"):
+        GpuWindows(tmp_path, "main").start()
 
 
 SCRIPT = """

@@ -38,6 +38,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from hotloop.errors import ProfileError
 from hotloop.system.processes import boot_id
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
@@ -90,15 +91,19 @@ class GpuWindows:
         self.problems: list[str] = []
 
     def start(self) -> None:
-        """Begin, where no others are taken; in the thread that imported torch, as Kineto wants."""
+        """Begin, where no others are taken; in the thread that imported torch, as Kineto wants.
+
+        Raises:
+            ProfileError: this torch can't look at a GPU.
+        """
         global _taken
         if _taken is not None and _taken._pid == self._pid:
             return
-        _taken = self
         torch = sys.modules["torch"]
         os.environ.setdefault(*LOG_LEVEL)
+        _prepare(torch, self._device)
         _keep_from_captures(torch)
-        _prepare(torch)
+        _taken = self
         running = self._running = _thread.allocate_lock()
         running.acquire()
         # Not threading's: a program that waits for all of its threads waits for no other.
@@ -348,12 +353,22 @@ def _keep_from_captures(torch: ModuleType) -> None:
     graph.capture_begin, graph.capture_end = capture_begin, capture_end
 
 
-def _prepare(torch: ModuleType) -> None:
-    """Begin Kineto, and say what CUPTI is to do where graphs are replayed.
+def _prepare(torch: ModuleType, device: str | None) -> None:
+    """Begin Kineto, where it can see the device; say what CUPTI is to do beside CUDA graphs.
 
     Before CUDA 12.6 CUPTI crashes where it is taken down and begun again beside CUDA graphs;
     torch's own profiler sets the same two variables.
+
+    Raises:
+        ProfileError: this torch has no CUPTI.
     """
+    supported = torch.autograd._supported_activities()
+    if device == "cuda" and "CUDA" not in {one.name for one in supported}:
+        raise ProfileError(
+            f"expected a torch that can look at a GPU, got {torch.__version__}, which was built "
+            "without CUPTI: install one with CUDA, or take no windows (`--gpu-window 0`, "
+            "`--gpu-window-ms 0`)"
+        )
     version = str(getattr(getattr(torch, "version", None), "cuda", None) or "0.0")
     numbers = [int(one) if one.isdigit() else 0 for one in version.split(".")[:2]]
     if tuple(numbers) < (12, 6):

@@ -53,6 +53,15 @@ def test_no_gpu_no_section():
     assert 'id="gpu"' not in html.render(one)
 
 
+def test_where_nothing_was_seen_of_cuda_the_report_says_so():
+    def steps(machine: Machine) -> None:
+        machine.host(1000, at="train.py:20", stage="env")
+
+    told = text.render(profiled(program(steps, ms=60)))
+    assert "no call of CUDA's was seen in any" in told
+    assert "CUPTI is not allowed" not in text.render(profiled(program(one_update, ms=60)))
+
+
 def test_a_gpu_that_was_not_looked_at_is_told_of():
     threads = [ThreadTimes(100, "python", 1, 1), ThreadTimes(101, "cuda-EvtHandlr", 1, 1)]
     one = session(process(threads=threads))

@@ -12,8 +12,10 @@ from hotloop.profiler.session import Session
 from hotloop.profiler.session.gpu import WORK, busy_times, gpu_use, synchronisations, use_of
 from hotloop.profiler.session.gpu_host import Host
 from hotloop.profiler.session.kineto import offset, read_windows, window
+from hotloop.profiler.session.reading import read
 from hotloop.profiler.session.saving import load, save
 from tests.profiler.gpu_windows import PID, WINDOW_NS, Machine, profiled, program
+from tests.profiler.programs import record, write
 from tests.profiler.sessions import process, session
 
 PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
@@ -238,3 +240,26 @@ def test_windows_are_kept_in_the_one_file_of_a_session(tmp_path):
     assert second is not None
     assert second.in_syncs == first.in_syncs
     assert second.busy_ns == first.busy_ns
+
+
+def test_windows_of_a_profile_belong_to_its_processes(tmp_path):
+    """Those of another process, or of before it began, are none of this program's."""
+    script = write(tmp_path, "import time; time.sleep(0.2)")
+    _, before = record(tmp_path, str(script))
+    assert before.gpu == []
+    main, kept = before.main, []
+    for number, (pid, shift_ns) in enumerate([(main.pid, 10**6), (main.pid, -(10**10)), (1, 0)]):
+        about, events = program(one_update, ms=1).window()
+        moved = main.start_ns + shift_ns - WINDOW_NS
+        for name in ("began_ns", "start_ns", "end_ns", "stopped_ns", "written_ns"):
+            about[name] += moved
+        about["markers"] = [[one + moved for one in pair] for pair in about["markers"]]
+        about |= {"pid": pid, "trace": f"{number}.kineto.json", "looks": []}
+        folder = tmp_path / "profile" / "timing"
+        (folder / f"{number}.gpu.json").write_text(json.dumps(about))
+        (folder / f"{number}.kineto.json").write_text(json.dumps({"traceEvents": events}))
+        kept.append(about["start_ns"])
+    after = read(tmp_path / "profile")
+    assert [one.start_ns for one in after.gpu] == kept[:1]
+    assert after.problems == before.problems
+    assert after.gpu[0].work["start_ns"].min() >= main.start_ns

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.profiler.diagnose.evidence import place
 from hotloop.profiler.diagnose.gpu import short_kernel, told_bytes
+from hotloop.profiler.render import words
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.gpu import COPY, GpuUse, GpuWindow, synchronisations
 from hotloop.profiler.session.gpu_host import Host
@@ -39,7 +39,8 @@ Row = tuple[str, ...]
 def title(use: GpuUse) -> str:
     """ "NVIDIA H100, 3 windows of 250 ms"."""
     count = len(use.windows)
-    return f"{use.device}, {count} window{'s' if count > 1 else ''} of " + duration(use.ns / count)
+    windows = f"{count} window{'s' if count > 1 else ''} of {duration(use.ns / count)}"
+    return f"{words.one_line(use.device)}, {windows}"
 
 
 def no_windows(session: Session) -> str:
@@ -58,6 +59,11 @@ def note(use: GpuUse) -> str:
     """What times are of, how far their clocks agree, and what the windows cost."""
     error = max(one.error_ns for one in use.windows)
     beside = sum(one.beside_ns for one in use.windows)
+    if not any(len(one.calls) or len(one.work) for one in use.windows):
+        return (
+            f"{NOTE}; no call of CUDA's was seen in any: the program made none meanwhile, or CUPTI "
+            "is not allowed here."
+        )
     return (
         f"{NOTE}; the two clocks agree within {duration(error)}. Beside the program, beginning, "
         f"ending and writing the windows took {duration(beside)}."
@@ -69,7 +75,9 @@ def rows(use: GpuUse) -> list[Row]:
     host = Host(use)
     found = [_row(use, "busy", use.busy_ns, use.num_kernels, use.kernel_ns, _launched(use))]
     for kernel, ns in sorted(use.kernels.items(), key=lambda item: -item[1])[:_MOST_KERNELS]:
-        found.append((f"  {short_kernel(kernel)}", f"{ns / use.ns:.1%}", "", "", "", ""))
+        found.append(
+            (f"  {words.one_line(short_kernel(kernel))}", f"{ns / use.ns:.1%}", "", "", "", "")
+        )
     for why, name in _IDLE.items():
         gaps = [gap.ns for gap in use.gaps if gap.why == why]
         told = _stages(use, host) if why == "host" else ""
@@ -85,7 +93,7 @@ def rows(use: GpuUse) -> list[Row]:
         name = "the host waits for the GPU"
         found.append(_row(use, name, waited, len(use.syncs_ns), use.syncs_ns, ""))
         for leaf, ns in list(host.by_line(use.in_syncs).items())[:_MOST_LINES]:
-            found.append((f"  at {place(leaf)}", f"{ns / use.ns:.1%}", "", "", "", ""))
+            found.append((f"  at {words.place(leaf)}", f"{ns / use.ns:.1%}", "", "", "", ""))
     return found
 
 
