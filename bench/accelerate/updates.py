@@ -34,9 +34,10 @@ class Updates(NamedTuple):
     batch_size: int
 
     def make(self, count: int) -> None:
-        """Make updates, one after another; nothing is waited for."""
+        """Make updates, one after another; nothing is waited for, and their metrics are let go."""
         for _ in range(count):
             self.learner.update(self.batch)
+        self.learner.metrics.clear()
 
 
 def make_updates(row: Row, mode: str, device: torch.device, seed: int = 1) -> Updates:

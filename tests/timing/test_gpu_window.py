@@ -124,6 +124,15 @@ def test_what_the_profiler_raises_is_kept_and_told(tmp_path, monkeypatch):
     assert "CUPTI is not allowed here" in problems[0]
 
 
+def test_a_program_that_profiles_itself_is_left_alone(tmp_path):
+    with torch.autograd.profiler.profile(use_kineto=True) as own:
+        windows = GpuWindows(tmp_path, "main", length_s=0.02, at_s=(0.0, 0.01), device=None)
+        windows._take_all(torch)
+        torch.ones(3).sum()
+    assert list(tmp_path.iterdir()) == []
+    assert any(event.name == "aten::sum" for event in own.function_events)
+
+
 class Graph:
     """A graph of a torch with CUDA."""
 

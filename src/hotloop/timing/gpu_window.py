@@ -132,7 +132,9 @@ class GpuWindows:
         for number, at_s in enumerate(self._at_s):
             if self._stopping.wait(max(0.0, began + at_s - time.monotonic())):
                 return
-            if not _captures.open_window(self._stopping):
+            # The program's own use of the profiler comes first: there is one.
+            is_taken = getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+            if is_taken or not _captures.open_window(self._stopping):
                 continue
             try:
                 self._look(torch, number)
