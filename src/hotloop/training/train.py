@@ -29,6 +29,7 @@ from hotloop.runs import (
 from hotloop.system.crowding import CoreTimes
 from hotloop.system.signals import Pending, delayed_interrupt, pending_interrupt
 from hotloop.timing import span
+from hotloop.timing.gpu_window import GpuWindows
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.environments import (
     choose_inference,
@@ -160,6 +161,11 @@ class Training:
         self.resumed, self.environment = resumed, environment
         self._threads = threads
         self.device = choose_device(config.device)
+        if config.gpu_window_ms and self.device.type == "cuda":
+            length_s = config.gpu_window_ms / 1e3
+            windows = GpuWindows(run.path / "timing", "learner", length_s=length_s)
+            exits.callback(windows.stop)
+            windows.start()
         self._reporter = Reporter(run, on_report)
         exits.callback(self._reporter.keep_accounting)
         asked = config.torch_threads
