@@ -1,6 +1,7 @@
 """APPO with workers: what one seed fixes, how old experience is, and whose it is."""
 
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -60,8 +61,9 @@ def test_a_lag_of_one_is_the_same_run_whoever_is_late(tmp_path):
 
 def test_a_lag_of_one_resumes_alike_with_what_the_newest_policy_does(tmp_path):
     options = {"schedule": "lag:1", "total_timesteps": 64 * 6}
+    train(tmp_path / "a", **options, on_report=lambda report: report.timesteps >= 64 * 3)
+    shutil.copytree(tmp_path / "a", tmp_path / "b", symlinks=True)
     for name in ("a", "b"):
-        train(tmp_path / name, **options, on_report=lambda report: report.timesteps >= 64 * 3)
         train(tmp_path / name, **options, resume_from=tmp_path / name)
         ages = [x["age_max"] for x in lines_of(tmp_path / name)]
         # What was in the making is gone: it begins as a run does.
@@ -73,9 +75,9 @@ def test_a_lag_of_one_resumes_alike_with_what_the_newest_policy_does(tmp_path):
 
 
 def run_unevenly(path, num_workers, max_age, *, num_iterations, **options):
-    """Half of the workers 20 times slower, of random steps; give the ages of each iteration."""
+    """Half of the workers 30 times slower and more, of random steps; give each iteration's age."""
     num_steps = options.get("num_steps", 4)
-    mean_s = [0.002 if worker % 2 else 0.0001 for worker in range(num_workers)]
+    mean_s = [0.0015 * max_age if worker % 2 else 0.0001 for worker in range(num_workers)]
     given = {
         "schedule": "async",
         "workers": num_workers,
