@@ -17,7 +17,7 @@ from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
-from bench.train import lanes, neighbours, pixels, presets, start
+from bench.train import asynchronous, lanes, neighbours, pixels, presets, start
 from bench.train import tables as train
 
 
@@ -252,6 +252,16 @@ BENCHES: dict[str, Bench] = {
         "10 min",
         runs=("",),
         tables=(Table("docs/runs.md", "lanes table", lanes.lanes_table),),
+    ),
+    "asynchronous": Bench(
+        "bench.train.asynchronous",
+        "does APPO learn from old experience, and does anybody wait",
+        "1 hour",
+        runs=("",),
+        tables=(
+            Table("docs/appo.md", "asynchronous learning", asynchronous.learning_table),
+            Table("docs/appo.md", "asynchronous throughput", asynchronous.throughput_table),
+        ),
     ),
     "neighbours": Bench(
         "bench.train.neighbours",

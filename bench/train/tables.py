@@ -64,7 +64,7 @@ def _about(result: dict[str, Any]) -> str:
     settings = result["settings"]
     ways = {"compile": "compiled", "on": "compiled", "off": "eager"}  # as it was called before
     asked = settings.get("execution", settings.get("compile"))
-    how = ways.get(asked, asked)
+    how: str = ways.get(asked, asked)
     if how != "eager":
         how += f", {settings['cache']} cache"
     if settings.get("precision", "float32") != "float32":

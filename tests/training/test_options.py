@@ -231,8 +231,8 @@ def test_configurations_are_values():
         ),
         (
             {"schedule": "async"},
-            "`schedule` must be 'barrier' or 'variable', got 'async': 'async' is for algorithms "
-            "that learn from replay",
+            "`schedule` must be 'barrier' or 'variable', got 'async': 'async' is for appo, "
+            "and for algorithms that learn from replay",
         ),
         ({"schedule": "variable"}, "`schedule` 'variable' needs workers of their own"),
         ({"overlap": True}, "`overlap` needs workers of their own: set `workers` too"),

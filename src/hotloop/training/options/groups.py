@@ -224,7 +224,7 @@ class OnPolicyOptions(Options):
     """Bound on the (normalised) rewards' magnitude; None: none. 10 is usual."""
     schedule: Annotated[
         Literal["barrier", "variable"],
-        Hint("'async' is for algorithms that learn from replay"),
+        Hint("'async' is for appo, and for algorithms that learn from replay"),
     ] = "barrier"
     """barrier: T steps of each environment, then an update. variable, with workers: an update as
     soon as there are as many steps in all, of each environment as many as it has made, weighted."""
