@@ -473,7 +473,8 @@ def test_which_may_change():
         *("backend", "inference", "step_timeout_s", "max_failures"),
     }
     assert may_change(Config) == shared
-    assert may_change(OffPolicy) == shared | {"save_replay", "report_interval"}
+    kept = {"save_replay", "replay_device", "updates_per_launch", "report_interval"}
+    assert may_change(OffPolicy) == shared | kept
 
 
 def test_a_mark_of_ones_own():
