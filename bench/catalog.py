@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bench import timing
+from bench.accelerate import tables as accelerate
 from bench.bandits import tables as bandits
 from bench.memory import doom
 from bench.memory import learning as memory
@@ -133,6 +134,15 @@ BENCHES: dict[str, Bench] = {
             Table("docs/memory.md", "memory learning", memory.learning_table),
             Table("docs/memory.md", "memory speed", memory_speed.speed_table),
             Table("docs/memory.md", "memory doom", doom.doom_table),
+        ),
+    ),
+    "accelerate": Bench(
+        "bench.accelerate.compare",
+        "one GPU: eager, compiled, as a CUDA graph, beside LeanRL; --check: is it right",
+        "25 min",
+        tables=tuple(
+            Table("docs/gpu.md", f"accelerate {part}", partial(accelerate.page_table, part))
+            for part in accelerate.TABLES
         ),
     ),
     "start": Bench(

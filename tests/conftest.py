@@ -14,10 +14,17 @@ CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 MAY_BE_SKIPPED = (
     "Python 3.11 has exception groups",  # on 3.10
     "there is a GPU",
+    "there is no GPU",
     # Peers come with `make bench`.
     "stable-baselines3 is not installed",
     "could not import 'stable_baselines3'",
     "could not import 'omegaconf'",
+    "could not import 'jax'",
+    "could not import 'gymnax'",
+    "could not import 'mujoco_warp'",
+    "gymnax is installed",
+    "brax is installed",
+    "playground is installed",
     "py-spy may not trace",  # a container without SYS_PTRACE
 )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.envs import atari, doom
 from hotloop.envs.checks import describe_value
+from hotloop.envs.device.factory import is_on_device, make_host_vec
 from hotloop.envs.halves import Halves
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
@@ -58,6 +59,11 @@ def make_env(
         ConfigError: `env_kwargs` do not fit, or it is no single environment.
         EnvironmentFailure: the environment's constructor raised.
     """
+    if is_on_device(env, env_kwargs):
+        raise ConfigError(
+            f"{environment_name(env)} steps many environments at once, on a device: there is no "
+            "single one that could be stepped or filmed by itself; use `make_vec`"
+        )
     env_id, factory = _resolve(env)
     if atari.is_preprocessed(env, env_kwargs or {}):
         spec = import_gymnasium().spec(env_id)
@@ -93,7 +99,8 @@ def make_vec(
     (`seed`, environment, episode). A factory may also return one of Gymnasium's vector
     environments, and `envpool:Id` makes one of EnvPool's. Those reset by themselves and take no
     more than one seed at the start, except for bare `SyncVectorEnv` and `AsyncVectorEnv`, which get
-    one for every episode unless their mode is same-step.
+    one for every episode unless their mode is same-step. Environments that step on a device
+    (`hotloop.envs.device`) are made on the CPU, and copied from.
 
     Args:
         env: a Gymnasium id, `module:Id`, `module:factory`, `envpool:Id`, or a factory: a callable
@@ -123,6 +130,17 @@ def make_vec(
         SpaceError: an observation or action space is not supported.
         EnvironmentFailure: an environment's constructor raised.
     """
+    if is_on_device(env, env_kwargs):
+        return make_host_vec(
+            env,
+            num_envs or 1,
+            env_kwargs=env_kwargs,
+            seed=seed,
+            first_env=first_env,
+            stream=stream,
+            action_masks=action_masks,
+            log_info=log_info,
+        )
     options: dict[str, Any] = {"first_env": first_env, "seed": seed, "stream": stream}
     options |= {"first_episode": first_episode, "stagger": stagger, "on_failure": on_failure}
     options |= {"num_threads": num_threads, "action_masks": action_masks, "log_info": log_info}

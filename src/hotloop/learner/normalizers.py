@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -140,6 +140,10 @@ class Normalizer:
             **{f"normalizer.returns.{name}": x for name, x in self._returns.to_arrays().items()},
             "normalizer.return": self._return,
         }
+
+    def kept(self) -> Callable[[], dict[str, Array]]:
+        """What gives the same, as things are now."""
+        return self.to_arrays().copy
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """The inverse of `to_arrays`."""

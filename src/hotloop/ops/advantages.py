@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,8 @@ def gae(
     Schulman et al. 2016, arXiv:1506.02438, eq. 16 (the sum), with the two ways an episode ends kept
     apart: termination stops the bootstrap, truncation does not, either stops the recursion.
 
+    Of tensors the advantages are a tensor on the same device.
+
     Args:
         reward: float32, (T, N).
         value: float32, (T, N), V(s_t).
@@ -43,6 +47,12 @@ def gae(
         ShapeError: arrays are not (T, N) with T ≥ 1, their shapes differ, or flags are not bool.
         ConfigError: γ or λ is not in [0, 1].
     """
+    if _is_tensor(reward):
+        from hotloop.ops import tensor_advantages
+
+        given: Any = (reward, value, next_value, terminated, truncated)
+        made: Any = tensor_advantages.gae(*given, gamma=gamma, gae_lambda=gae_lambda)
+        return made
     reward, value, next_value, terminated, truncated = map(
         np.asarray, (reward, value, next_value, terminated, truncated)
     )
@@ -90,6 +100,17 @@ def explained_variance(value: Array, returns: Array) -> float:
     Returns:
         At most 1; 0 is as good as a constant; NaN where all returns are equal.
     """
+    if _is_tensor(value):
+        from hotloop.ops import tensor_advantages
+
+        both: Any = (value, returns)
+        return tensor_advantages.explained_variance(*both)
     variance = returns.var(dtype=np.float64)
     residual = (returns - value).var(dtype=np.float64)
     return float(1.0 - residual / variance) if variance > 0 else math.nan
+
+
+def _is_tensor(x: object) -> bool:
+    """Whether it is one of torch's, which is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)

@@ -18,7 +18,7 @@ from hotloop.policies.heads.base import MASKED
 from hotloop.policies.network import Network
 from hotloop.policies.parameters import ParameterLayout
 
-_ABILITIES = ("evaluate", "sample", "act", "values")
+_ABILITIES = ("evaluate", "sample", "act", "values", "draw")
 
 
 class _Learned:
@@ -107,6 +107,28 @@ class LearnedNetwork(_Learned):
         named = self.layout.unpack(params)
         head, value = self._forward(named, obs, memory, begins)
         return *evaluate(named, head, action), value
+
+    def draw(self, params: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Any]:
+        """Draw actions as an `ActingPolicy` does.
+
+        Args:
+            params: float32, (P,).
+            obs: (B, *obs_shape).
+            noise: float32, (B, K), one step of `draw_noise`.
+
+        Returns:
+            The actions, (B, *action_shape), log π(action), (B,), and the value, (B,), or None.
+        """
+        draw, evaluate = self._ability("draw"), self._ability("evaluate")
+        named = self.layout.unpack(params)
+        head, value = self._forward(named, obs)
+        action = draw(named, head, noise)
+        return action, evaluate(named, head, action)[0], value
+
+    def draw_noise(self, key: Tensor, first_step: Tensor, *, num_steps: int, num_envs: int) -> Any:
+        """Return what actions are drawn with: float32, (T, N, K), see `ops.tensor_noise`."""
+        noise = self._ability("device_noise")
+        return noise(key, first_step, num_steps=num_steps, num_envs=num_envs)
 
     def sample(self, params: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions in [−1, 1], (B, A), drawn with standard normal noise, and log π, (B,)."""

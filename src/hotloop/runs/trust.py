@@ -24,6 +24,8 @@ from hotloop.errors import RunDirectoryError
 from hotloop.system.files import sync, write_new
 
 _KEY_BYTES = 32
+# What their ids begin with: hotloop looks names up in these libraries and imports nothing else.
+_KNOWN_LIBRARIES = ("envpool:", "hotloop:", "gymnax:", "brax:", "playground:")
 _SCHEDULE = re.compile(r"(linear|cosine|piecewise):[-+.,=\deE]*")
 _NEVER_SCHEDULED = ("algorithm", "network", "critic_network")
 _PLACES = ("runs_dir", "run_dir", "device")  # options that may hold a colon and name no module
@@ -60,7 +62,7 @@ def named_environment(content: Mapping[str, Any]) -> Iterator[str]:
     open files.
     """
     env_id, env_kwargs = content["env_id"], content["config"].get("env_kwargs", {})
-    if ":" in env_id and not env_id.startswith("envpool:"):
+    if ":" in env_id and not env_id.startswith(_KNOWN_LIBRARIES):
         yield f"`env_id` '{env_id}'"
     if not all(isinstance(value, (int, float, type(None))) for value in env_kwargs.values()):
         yield f"`env_kwargs` {json.dumps(env_kwargs)}"

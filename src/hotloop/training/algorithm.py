@@ -17,6 +17,7 @@ from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.importing import importable
 from hotloop.learner import Learner, Normalizer, UpdateRule
+from hotloop.learner.device_normalizer import DeviceNormalizer
 from hotloop.policies import Network
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
@@ -67,6 +68,11 @@ class Algorithm(ABC):
                     f"the algorithm '{self.name}' names an option `{name}` that its Config does "
                     "not have: add it, or name another one"
                 )
+
+    @property
+    def learns_on_device(self) -> bool:
+        """Whether it learns from environments whose tensors stay on the device."""
+        return False
 
     @abstractmethod
     def run(self, training: Training) -> Run[Result]:
@@ -237,6 +243,22 @@ def hyper_of(kind: Any, config: Any) -> Any:
     if "gamma" in values and getattr(config, "n_step", 1) > 1:
         values["gamma"] = 1.0
     return kind(**values)
+
+
+def make_device_normalizer(
+    config: Any, spaces: Spaces, num_envs: int, *, gamma: float, device: torch.device
+) -> DeviceNormalizer:
+    """Return the same as `make_normalizer`, for fragments on a device."""
+    return DeviceNormalizer(
+        spaces.obs_spec.shape,
+        num_envs,
+        device=device,
+        normalize_obs=config.normalize_obs,
+        normalize_reward=config.normalize_reward,
+        clip_obs=config.clip_obs,
+        clip_reward=config.clip_reward,
+        gamma=gamma,
+    )
 
 
 def make_normalizer(config: Any, spaces: Spaces, num_envs: int, *, gamma: float) -> Normalizer:

@@ -1,14 +1,21 @@
-"""The environments of a training: here or in workers, as configured or as measured."""
+"""The environments of a training: here, in workers or on the device, as configured or measured."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from hotloop.envs import Spaces, VectorEnv, make_vec
+import torch
+
+from hotloop.envs import Spaces, VectorEnv, environment_name, make_vec
+from hotloop.envs.device import is_on_device, make_device_vec
+from hotloop.errors import ConfigError
+from hotloop.learner import Choice, Execution, choose
 from hotloop.policies import Network
 from hotloop.rollouts import CollectionOptions, Environments, InlineEnvironments, Schedule
+from hotloop.rollouts.on_device import DeviceEnvironments
 from hotloop.runs import RunDirectory
 from hotloop.timing import span
 from hotloop.training.resume import Resumed
@@ -74,6 +81,59 @@ def make_environments(
         InlineEnvironments(groups).close()
         raise
     return InlineEnvironments(groups)
+
+
+def on_device(environment: str | Callable[..., Any], config: Any, *, is_able: bool) -> bool:
+    """Return whether a run's environments step on its device.
+
+    Args:
+        environment: an id or a factory.
+        config: the run's.
+        is_able: whether its algorithm learns from what stays on the device.
+
+    Raises:
+        ConfigError: they do, and an option or the algorithm is not for such.
+    """
+    # Where there are workers, the modules of environments are imported by them alone.
+    may_import = not config.has_workers
+    if not is_on_device(environment, config.env_kwargs, may_import=may_import):
+        return False
+    name, instead = environment_name(environment), ""
+    if not is_able:
+        instead = "and this algorithm learns from what is on the host: train ppo"
+    elif config.workers:
+        instead = f"and needs no `workers`, got {config.workers!r}: leave the option out"
+    elif getattr(config, "action_masks", False):
+        instead = "and tells no masks: leave `action_masks` out"
+    elif getattr(config, "memory", None) is not None:
+        instead = "where networks have no memory yet: leave `memory` out"
+    elif config.log_info:
+        instead = "and has no `info`: leave `log_info` out"
+    elif config.eval_videos:
+        instead = "and draws no pictures: leave `eval_videos` out"
+    if instead:
+        raise ConfigError(f"{name} steps on the device, {instead}, or take another environment")
+    return True
+
+
+def make_device_environments(
+    config: Any, environment: str | Callable[..., Any], device: torch.device
+) -> DeviceEnvironments:
+    """Make environments on the run's device.
+
+    Raises:
+        ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: they can't
+            be made.
+    """
+    envs = make_device_vec(environment, config.total_envs, device, config.env_kwargs)
+    # A step launches about as much as an update does.
+    num_steps = config.total_timesteps // config.total_envs
+    choice = choose(config.execution, num_calls=num_steps, flop_per_call=0.0, device=device)
+    return DeviceEnvironments(envs, partial(_execution, choice))
+
+
+def _execution(choice: Choice, function: Callable[..., Any], name: str) -> Execution:
+    return Execution(function, choice, name)
 
 
 def choose_workers(

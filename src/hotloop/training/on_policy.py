@@ -15,9 +15,11 @@ from torch import Tensor
 
 from hotloop.errors import ConfigError, NonFiniteUpdate
 from hotloop.learner import Learner, Normalizer, UpdateRule
+from hotloop.learner.device_normalizer import DeviceNormalizer
 from hotloop.ops import explained_variance
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ActingPolicy
+from hotloop.policies.device_acting import DevicePolicy
 from hotloop.rollouts import (
     CollectionOptions,
     Schedule,
@@ -27,7 +29,13 @@ from hotloop.rollouts import (
 )
 from hotloop.runs import Result
 from hotloop.timing import span
-from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
+from hotloop.training.algorithm import (
+    Algorithm,
+    acting,
+    joined_arrays,
+    make_device_normalizer,
+    make_normalizer,
+)
 from hotloop.training.learning import Learning, Run
 from hotloop.training.minibatches import minibatches, num_units, taken
 from hotloop.training.newest import newest
@@ -43,7 +51,8 @@ class OnPolicy(Algorithm):
 
     Attributes:
         prepare: `prepare(fragment, hyper, config)` gives a NamedTuple of arrays, (T, N, …), with
-            `hyper` as floats: what is learned from a fragment. Rewards are normalized already where
+            `hyper` as floats: what is learned from a fragment. Of environments on the device the
+            fragment and the NamedTuple hold tensors. Rewards are normalized already where
             that is asked for. `obs` is scaled as the policy saw it.
         update: `update(state, batch, noise, hyper, *, nets, config)` makes a step in place, with
             the rows of a minibatch as tensors, (B, …), and gives metrics, 0-d tensors by name.
@@ -67,6 +76,11 @@ class OnPolicy(Algorithm):
 
     def _functions(self) -> tuple[str, ...]:
         return ("prepare", "update")
+
+    @property
+    def learns_on_device(self) -> bool:
+        """See `Algorithm`: `prepare` is given tensors then, and no estimates of the newest."""
+        return not self.corrects
 
     def uneven(self, config: Any) -> Schedule:
         """See `Algorithm`."""
@@ -95,7 +109,13 @@ class OnPolicy(Algorithm):
         """See `Algorithm`."""
         config, envs, resumed = training.config, training.envs, training.resumed
         gamma = as_schedule(config.gamma)
-        normalizer = make_normalizer(config, envs, envs.num_envs, gamma=gamma(0.0))
+        normalizer: Any
+        if training.is_on_device:
+            normalizer = make_device_normalizer(
+                config, envs, envs.num_envs, gamma=gamma(0.0), device=training.device
+            )
+        else:
+            normalizer = make_normalizer(config, envs, envs.num_envs, gamma=gamma(0.0))
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
             network = acting(nets).network
@@ -112,7 +132,12 @@ class OnPolicy(Algorithm):
                 batch_size=config.minibatch_size,
             )
             policy = ActingPolicy(network, learner.publish(0, normalizer.obs_scale))
-            rollout = training.rollout(policy)
+            acts: DevicePolicy | None = None
+            if training.is_on_device:
+                acts = DevicePolicy(acting(nets), getattr(learner.state, self.acting), policy)
+            rollout = training.rollout(policy if acts is None else acts)
+            if acts is not None:
+                learner.executions += training.envs.executions
         held = HeldBack(getattr(config, "hold_back", 0))
         stream = StreamWeights() if config.schedule == "async" else None
         iteration, restarted_envs = 0, []
@@ -137,9 +162,12 @@ class OnPolicy(Algorithm):
                 for fragment in fragments:
                     normalizer.update(fragment)
                 weights = None if stream is None else stream.weights(fragments)
-                fields, batch = self._batch(
-                    fragments, weights, normalizer, policy, learner, nets, config
-                )
+                if acts is not None:
+                    fields, batch = self._device_batch(fragments, normalizer, acts, learner, config)
+                else:
+                    fields, batch = self._batch(
+                        fragments, weights, normalizer, policy, learner, nets, config
+                    )
             steps = self._learn(batch, learner, config)
             metrics = yield Learning(learner, steps, spans=("update", "minibatch"))
             if self.corrects:
@@ -153,7 +181,7 @@ class OnPolicy(Algorithm):
                 snapshot = learner.publish(iteration, normalizer.obs_scale)
                 rollout.publish(snapshot)
                 state = rollout.state()
-                parts = (learner.kept_state(), normalizer.to_arrays().copy, state.to_arrays)
+                parts = (learner.kept_state(), normalizer.kept(), state.to_arrays)
                 position = Position(
                     timesteps=state.num_transitions,
                     iteration=iteration,
@@ -172,6 +200,24 @@ class OnPolicy(Algorithm):
                 rollout=rollout,
             )
         return training.result(policy, learner, is_stopped=wants_to_stop)
+
+    def _device_batch(
+        self,
+        fragments: Sequence[Any],
+        normalizer: DeviceNormalizer,
+        policy: DevicePolicy,
+        learner: Learner,
+        config: Any,
+    ) -> tuple[dict[str, Any], Any]:
+        """Return what is learned from a fragment of tensors, (T·N, …): by name, and as a batch."""
+        assert self.prepare is not None
+        (fragment,) = fragments
+        scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
+        prepared = self.prepare(scaled, learner.hyper.floats, config)
+        fields = {name: x.flatten(0, 1) for name, x in _present(prepared).items()}
+        if "obs" in fields:
+            fields["obs"] = policy.scaled(fields["obs"])
+        return fields, type(prepared)(**fields)
 
     def _batch(
         self,

@@ -18,6 +18,7 @@ from hotloop.learner import Learner, choose_device, torch_threads
 from hotloop.learner.graphs import shared_with_others
 from hotloop.learner.threads import FreeThreads, available_threads
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
+from hotloop.policies.device_acting import DevicePolicy
 from hotloop.rollouts import Rollout
 from hotloop.runs import (
     Checkpoint,
@@ -28,12 +29,15 @@ from hotloop.runs import (
 from hotloop.system.crowding import CoreTimes
 from hotloop.system.signals import Pending, delayed_interrupt, pending_interrupt
 from hotloop.timing import span
+from hotloop.timing.gpu_window import GpuWindows
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.environments import (
     choose_inference,
     choose_workers,
     describe_workers,
+    make_device_environments,
     make_environments,
+    on_device,
 )
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.learning import Run, drive
@@ -132,6 +136,7 @@ class Training:
     Attributes:
         config: the algorithm's configuration; what it left to be chosen is.
         device: where the update runs.
+        is_on_device: whether the training environments step on that device.
         envs: the training environments.
         environment: what makes them, an id or a factory.
         resumed: what the run goes on from; None for a run that begins.
@@ -156,11 +161,17 @@ class Training:
         self.resumed, self.environment = resumed, environment
         self._threads = threads
         self.device = choose_device(config.device)
+        if config.gpu_window_ms and self.device.type == "cuda":
+            length_s = config.gpu_window_ms / 1e3
+            windows = GpuWindows(run.path / "timing", "learner", length_s=length_s)
+            exits.callback(windows.stop)
+            windows.start()
         self._reporter = Reporter(run, on_report)
         exits.callback(self._reporter.keep_accounting)
         asked = config.torch_threads
         self._cores = CoreTimes(asked if isinstance(asked, int) else 0)
         with span("make_envs"):
+            self.is_on_device = on_device(environment, config, is_able=algorithm.learns_on_device)
             if config.workers == "auto":
                 config = choose_workers(
                     config,
@@ -179,7 +190,11 @@ class Training:
                     make_network=partial(algorithm.acting_network, config),
                 )
             self.config = config
-            self.envs = make_environments(config, environment, run, resumed)
+            self.envs: Any = (
+                make_device_environments(config, environment, self.device)
+                if self.is_on_device
+                else make_environments(config, environment, run, resumed)
+            )
             if config.has_workers:
                 exits.callback(self.envs.close)  # they have a limit of their own
             else:
@@ -193,8 +208,11 @@ class Training:
         self._is_resumed = is_resumed
         self._options = algorithm.collection_options(config)
 
-    def rollout(self, policy: ActingPolicy) -> Rollout:
+    def rollout(self, policy: ActingPolicy | DevicePolicy) -> Rollout:
         """Begin to collect with the training environments.
+
+        Args:
+            policy: acts; on the device where the environments are there.
 
         Raises:
             CheckpointError: the checkpoint to go on from is of another network.

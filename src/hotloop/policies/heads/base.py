@@ -53,6 +53,8 @@ class Head(ABC):
     - `evaluate(params, outputs, action)`, in torch: log π(action) and the entropy, both (B,);
     - `sample(outputs, noise)`, in torch: an action in [−1, 1], (B, A), and its log π, (B,);
     - `act(outputs)`, in torch: the action in [−1, 1], (B, A);
+    - `device_noise(key, first_step, **block)`, in torch: what `draw_noise` gives, on the device;
+    - `draw(params, outputs, noise)`, in torch: the action as `choose` writes it;
     - `values(outputs)`, in torch: the value of each action, (B, A).
 
     Nothing outside the methods in torch imports it.

@@ -47,6 +47,15 @@ class Categorical(Head):
     def log_prob(self, outputs: Array, noise: Array, action: Array) -> Array:
         return _log_prob(outputs, action)
 
+    def device_noise(self, key: Tensor, first_step: Tensor, **block: int) -> Tensor:
+        """Return Gumbel noise: float32, (T, N, A)."""
+        from hotloop.ops import tensor_noise
+
+        return tensor_noise.gumbel(key, first_step, size=self.size, **block)
+
+    def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
+        return self.mode(outputs + noise)
+
     def evaluate(
         self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
     ) -> tuple[Tensor, Tensor]:

@@ -65,6 +65,16 @@ class Gaussian(Head):
     def mode(self, outputs: Tensor) -> Tensor:
         return outputs
 
+    def device_noise(self, key: Tensor, first_step: Tensor, **block: int) -> Tensor:
+        """Return standard normal numbers: float32, (T, N, A)."""
+        from hotloop.ops import tensor_noise
+
+        return tensor_noise.normal(key, first_step, size=self.size, **block)
+
+    def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
+        flat = outputs + params[_LOG_STD].exp() * noise
+        return flat.view(-1, *self._spec.shape)
+
     def evaluate(
         self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
     ) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,8 @@ class TaskOptions(Options):
     """What is trained on, for how long, and on which machine."""
 
     env_id: str = "CartPole-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`."""
+    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`; for ppo on the device too:
+    `hotloop:CartPole`, `gymnax:Id`, `brax:name`, `playground:name`."""
     env_kwargs: JsonObject = field(default_factory=dict)
     """Passed to the environment, as JSON on the command line: '{"g": 1.62}'."""
     total_timesteps: Annotated[Count, MAY_CHANGE] = 200_000
@@ -84,9 +85,22 @@ class TaskOptions(Options):
     are, which they are once on a machine; on a GPU as one CUDA graph, compiled or not. auto: on a
     GPU compile+cudagraph, else compiled where they are already, or the run is long enough to gain
     by it."""
+    gpu_window_ms: Annotated[Natural, MAY_CHANGE] = 0
+    """How long torch's profiler looks at the GPU each time, 3, 10, 30, 100, … s into the run, for
+    `hotloop report`; 0: never."""
 
     def check(self) -> None:
-        """Refuse more threads than torch can start."""
+        """Refuse more threads than torch can start, and windows on a GPU that are none."""
+        if self.gpu_window_ms and not 20 <= self.gpu_window_ms <= 10_000:
+            raise ConfigError(
+                "`gpu_window_ms` must be 0 or between 20 and 10,000 milliseconds, got "
+                f"{self.gpu_window_ms:,}: 250 is usual"
+            )
+        if self.gpu_window_ms and self.device == "cpu":
+            raise ConfigError(
+                f"`gpu_window_ms` {self.gpu_window_ms} needs a GPU, got `device` 'cpu': set "
+                "`device` to cuda, or leave it out"
+            )
         if self.torch_threads != "auto" and self.torch_threads > _MAX_THREADS:
             raise ConfigError(
                 f"`torch_threads` must be at most {_MAX_THREADS:,}, got {self.torch_threads:,}: "

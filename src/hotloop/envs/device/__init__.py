@@ -1,0 +1,39 @@
+"""Environments on the learner's device, by id or factory: their arrays are torch tensors there.
+
+    envs = make_device_vec("hotloop:CartPole", 4096, torch.device("cuda"))
+
+Nothing here imports torch or JAX before such environments are made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hotloop.envs.device.factory import is_on_device, make_device_vec, make_host_vec
+from hotloop.envs.device.protocol import DeviceStep, DeviceVectorEnv, TensorEnvironment
+from hotloop.envs.device.specs import box_actions, discrete_actions, numbers
+
+if TYPE_CHECKING:
+    from hotloop.envs.device.functional import TensorVectorEnv
+
+__all__ = [
+    "DeviceStep",
+    "DeviceVectorEnv",
+    "TensorEnvironment",
+    "TensorVectorEnv",
+    "box_actions",
+    "discrete_actions",
+    "is_on_device",
+    "make_device_vec",
+    "make_host_vec",
+    "numbers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch once it is asked for."""
+    if name != "TensorVectorEnv":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hotloop.envs.device.functional import TensorVectorEnv
+
+    return TensorVectorEnv

@@ -1,0 +1,108 @@
+"""Environments of gymnax, `gymnax:CartPole-v1`: bare, and reset here.
+
+Lange 2022, "gymnax: A JAX-based Reinforcement Learning Environment Library". A `step` of its own
+resets within it and, before version 1, takes the time limit for a termination.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hotloop.envs.device.factory import missing_library
+from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupported
+from hotloop.envs.device.specs import box_actions, discrete_actions
+from hotloop.envs.spaces import ActionSpec
+from hotloop.errors import ConfigError, UnknownNameError, nearest
+
+
+def make_gymnax(name: str, *, num_envs: int, device: torch.device, **params: Any) -> JaxVectorEnv:
+    """Return N environments of gymnax.
+
+    Args:
+        name: as gymnax calls it.
+        num_envs: N.
+        device: where they are.
+        **params: of the environment's `EnvParams`.
+
+    Raises:
+        UnknownNameError, MissingExtraError: there is no such environment, or no gymnax.
+        ConfigError: it has no such parameter, or JAX does not know the device.
+        SpaceError: its spaces are not supported.
+    """
+    try:
+        import gymnax  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise missing_library(f"gymnax:{name}", error, "gymnax") from error
+    known = gymnax.registered_envs
+    if name not in known:
+        raise UnknownNameError(f"gymnax has no environment '{name}'{nearest(name, known)}")
+    env, defaults = gymnax.make(name)
+    unknown = [given for given in params if not hasattr(defaults, given)]
+    if unknown:
+        raise ConfigError(
+            f"gymnax:{name} has no parameter `{unknown[0]}`{nearest(unknown[0], vars(defaults))}"
+        )
+    chosen = defaults.replace(**params)
+    return JaxVectorEnv(described(env, chosen, f"gymnax:{name}"), num_envs, device)
+
+
+def described(env: Any, params: Any, name: str) -> JaxEnvironment:
+    """Return an environment of gymnax as functions.
+
+    Args:
+        env: as `gymnax.make` gives it.
+        params: its parameters.
+        name: what messages call it.
+
+    Raises:
+        SpaceError: its spaces are not supported.
+    """
+
+    def reset(key: Any) -> tuple[Any, Any]:
+        obs, state = env.reset_env(key, params)
+        return state, obs
+
+    def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        obs, state, reward, done, _ = env.step_env(key, state, action, params)
+        terminated, truncated = _apart(env, params, state, done)
+        return state, obs, reward, terminated, truncated
+
+    space = env.observation_space(params)
+    if not isinstance(getattr(space, "shape", None), tuple):
+        raise unsupported(name, f"its observations are a {type(space).__name__}")
+    return JaxEnvironment(
+        name=name,
+        reset=reset,
+        step=step,
+        obs_shape=tuple(space.shape),
+        action_spec=_actions(env.action_space(params), name),
+    )
+
+
+def _apart(env: Any, params: Any, state: Any, done: Any) -> tuple[Any, Any]:
+    """Return whether an episode has terminated, and whether it is truncated.
+
+    Args:
+        env: of gymnax.
+        params: its parameters.
+        state: after the step.
+        done: what the step said.
+    """
+    if hasattr(env, "is_truncated"):  # from version 1 on `done` is a termination
+        return done, env.is_truncated(state, params)
+    limit = getattr(params, "max_steps_in_episode", None)
+    if limit is None or not hasattr(state, "time"):
+        return done, done & False
+    endless = params.replace(max_steps_in_episode=2**30)
+    terminated = done & env.is_terminal(state, endless)
+    return terminated, done & ~terminated & (state.time >= limit)
+
+
+def _actions(space: Any, name: str) -> ActionSpec:
+    if hasattr(space, "n"):
+        return discrete_actions(int(space.n))
+    if hasattr(space, "low") and hasattr(space, "high"):
+        return box_actions(space.low, space.high, tuple(space.shape))
+    raise unsupported(name, f"its actions are a {type(space).__name__}")

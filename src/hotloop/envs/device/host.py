@@ -1,0 +1,121 @@
+"""Device environments as everybody else steps environments: on arrays, one copy each way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotloop.envs.device.protocol import DeviceVectorEnv
+from hotloop.envs.protocol import allocate_step
+from hotloop.envs.seeding import Stream, episode_seed
+from hotloop.envs.spaces import ActionSpec, ObsSpec
+from hotloop.errors import ShapeError
+from hotloop.types import Array, Episode, RunningEpisode, StepArrays
+
+
+class HostVectorEnv:
+    """A `VectorEnv` of environments on a device.
+
+    All of them are seeded together, by the seed of the first one's episode.
+
+    Args:
+        envs: themselves.
+        seed: of the run.
+        first_env: number of the first environment, counted over all workers.
+        stream: training and evaluation see other episodes.
+    """
+
+    can_replay = False
+
+    def __init__(
+        self,
+        envs: DeviceVectorEnv,
+        *,
+        seed: int,
+        first_env: int = 0,
+        stream: Stream = "training",
+    ) -> None:
+        self._envs, self._seed, self._first_env = envs, seed, first_env
+        self._stream: Stream = stream
+        self._out = allocate_step(envs.num_envs, envs.obs_spec)
+        self._episode = np.full(envs.num_envs, -1, np.int64)
+        self._return = np.zeros(envs.num_envs, np.float64)
+        self._length = np.zeros(envs.num_envs, np.int64)
+        self._ended: list[Episode] = []
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+        return self._envs.num_envs
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """Shape, dtype and layout of one observation."""
+        return self._envs.obs_spec
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        """Kind, shape and bounds of one action."""
+        return self._envs.action_spec
+
+    def reset(self, first_episode: int | None = None) -> Array:
+        """See `VectorEnv`."""
+        first = int(self._episode.max()) + 1 if first_episode is None else first_episode
+        self._episode[:], self._return[:], self._length[:] = first, 0.0, 0
+        obs = self._envs.reset(episode_seed(self._seed, self._first_env, first, self._stream))
+        return _array(obs).copy()
+
+    def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
+        """See `VectorEnv`."""
+        shape = (self.num_envs, *self.action_spec.shape)
+        if action.shape != shape:
+            raise ShapeError(
+                f"`action` must have shape {shape}, got {action.shape}: pass one for each "
+                "environment"
+            )
+        told = self._envs.step(torch.from_numpy(action).to(self._envs.device))
+        out = out or self._out
+        for name in ("next_obs", "reward", "terminated", "truncated", "obs"):
+            getattr(out, name)[...] = _array(getattr(told, name))
+        out.valid.fill(True)
+        self._return += out.reward
+        self._length += 1
+        ended = out.terminated | out.truncated
+        for env in np.flatnonzero(ended).tolist():
+            number, total = int(self._episode[env]), float(self._return[env])
+            self._ended.append(
+                Episode(self._first_env + env, number, total, int(self._length[env]))
+            )
+        self._episode += ended
+        self._return[ended], self._length[ended] = 0.0, 0
+        return out
+
+    def running(self) -> list[tuple[int, int]]:
+        """See `VectorEnv`."""
+        return list(zip(self._episode.tolist(), self._length.tolist(), strict=True))
+
+    def resume(
+        self,
+        episodes: Sequence[RunningEpisode],
+        on_step: Callable[[], None] = lambda: None,
+    ) -> tuple[Array, list[int]]:
+        """See `VectorEnv`: new episodes begin."""
+        on_step()
+        obs = self.reset(1 + max(episode.episode for episode in episodes))
+        return obs, list(range(self.num_envs))
+
+    def pop_episodes(self) -> list[Episode]:
+        """See `VectorEnv`."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._envs.close()
+
+
+def _array(x: Tensor) -> Array:
+    return x.detach().cpu().numpy()

@@ -1,0 +1,35 @@
+"""Specs of what device environments observe and do, from a few numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
+
+
+def numbers(*shape: int) -> ObsSpec:
+    """Return the spec of observations that are one array of float32."""
+    part = ObsField(
+        name="", start=0, stop=math.prod(shape), shape=shape, encoding="box", raw_shape=shape
+    )
+    return ObsSpec(shape=shape, dtype="float32", layout=(part,))
+
+
+def discrete_actions(count: int) -> ActionSpec:
+    """Return the spec of actions 0 … count − 1."""
+    return ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=count)
+
+
+def box_actions(low: Any, high: Any, shape: tuple[int, ...]) -> ActionSpec:
+    """Return the spec of continuous actions, from bounds that broadcast to their shape."""
+    low, high = (np.broadcast_to(np.asarray(x, np.float32), shape).ravel() for x in (low, high))
+    return ActionSpec(
+        kind="box",
+        shape=shape,
+        dtype="float32",
+        low=tuple(map(float, low)),
+        high=tuple(map(float, high)),
+    )

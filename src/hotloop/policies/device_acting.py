@@ -1,0 +1,115 @@
+"""Acting where the parameters are learned: the twin of `ActingPolicy` on tensors.
+
+It reads the learner's own vector of parameters, so that nothing has to be published to it but how
+observations are scaled.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hotloop.errors import ConfigError
+from hotloop.policies.acting import ActingPolicy
+from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.network import Network
+from hotloop.policies.snapshot import PolicySnapshot
+
+
+class Bound(NamedTuple):
+    """The tensors that a policy acts by, changed in place and never replaced.
+
+    Attributes:
+        params: float32, (P,).
+        mean, std: float32, obs_shape, of the scale; None: observations go in as they are.
+        clip: float32, 0-d, bound on scaled observations.
+    """
+
+    params: Tensor
+    mean: Tensor | None
+    std: Tensor | None
+    clip: Tensor | None
+
+
+class DevicePolicy:
+    """A network that acts on a device.
+
+    Args:
+        nets: the network that is learned.
+        params: the learner's parameters of it, (P,).
+        host: the same policy on the host, which is loaded alike.
+
+    Attributes:
+        host: the same.
+        nets: the same.
+        bound: the tensors that it acts by.
+
+    Raises:
+        ConfigError: it has a memory, or no value function.
+    """
+
+    def __init__(self, nets: LearnedNetwork, params: Tensor, host: ActingPolicy) -> None:
+        if host.memory_size or not host.has_value:
+            lacks = "a memory" if host.memory_size else "no value function"
+            raise ConfigError(
+                "environments on the device are acted in by networks with a value function and "
+                f"without memory, got one with {lacks}: leave `memory` out, or train in an "
+                "environment of Gymnasium"
+            )
+        self.nets, self.host = nets, host
+        twin = self.network.layers.twin
+        self._dtype = torch.float32 if twin else getattr(torch, self.network.obs_spec.dtype)
+        self.bound = Bound(params, None, None, None)
+        scale = host.obs_scale
+        if scale is not None:
+            mean, std = torch.from_numpy(scale.mean), torch.from_numpy(scale.std)
+            clip = torch.tensor(scale.clip, dtype=torch.float32)
+            self.bound = Bound(params, *(x.to(params.device).clone() for x in (mean, std, clip)))
+
+    @property
+    def network(self) -> Network:
+        """What acts."""
+        return self.host.network
+
+    def load(self, snapshot: PolicySnapshot) -> None:
+        """Take over how observations are scaled; the parameters are the learner's."""
+        self.host.load(snapshot)
+        scale, bound = snapshot.obs_scale, self.bound
+        if scale is not None and bound.mean is not None and bound.std is not None:
+            bound.mean.copy_(torch.from_numpy(scale.mean))
+            bound.std.copy_(torch.from_numpy(scale.std))
+
+    def scaled(self, obs: Tensor, bound: Bound | None = None) -> Tensor:
+        """Return what the network sees of raw observations, (…, *obs_shape), and is trained on.
+
+        Args:
+            obs: raw.
+            bound: what to scale by, where a compiled function is handed it; the policy's own.
+        """
+        bound = bound or self.bound
+        if bound.mean is None or bound.std is None or bound.clip is None:
+            return obs.to(self._dtype)
+        scaled = (obs.to(torch.float32) - bound.mean) / bound.std
+        return scaled.clamp(-bound.clip, bound.clip)
+
+    def draw(self, bound: Bound, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw actions.
+
+        Args:
+            bound: what to act by.
+            obs: raw, (N, *obs_shape).
+            noise: (N, K), one step of `nets.draw_noise`.
+
+        Returns:
+            The actions, (N, *action_shape), log π(action), (N,), and V(obs), (N,).
+        """
+        return self.nets.draw(bound.params, self.scaled(obs, bound), noise)
+
+    def value(self, bound: Bound, obs: Tensor) -> Tensor:
+        """Return V(obs), (T, N), from raw observations, (T, N, *obs_shape)."""
+        flat = self.scaled(obs, bound).flatten(0, 1)
+        value = self.nets.outputs(bound.params, flat)[1]
+        assert value is not None
+        return value.view(obs.shape[:2])

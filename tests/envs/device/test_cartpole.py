@@ -1,0 +1,79 @@
+"""CartPole in torch: Gymnasium's, step by step."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from hotloop.envs import make_vec
+from hotloop.envs.device import make_device_vec
+from hotloop.envs.device.cartpole import CartPole
+from hotloop.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+def test_spaces_are_gymnasiums():
+    ours, theirs = make_device_vec("hotloop:CartPole", 2, CPU), make_vec("CartPole-v1", 2)
+    assert ours.action_spec == theirs.action_spec
+    assert ours.obs_spec == theirs.obs_spec
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_step_is_gymnasiums(seed):
+    env, ours = gymnasium.make("CartPole-v1").unwrapped, CartPole()
+    rng, ends = np.random.default_rng(seed), 0
+    env.reset(seed=seed)
+    for _ in range(300):
+        state = {"motion": torch.tensor(np.array([env.state]), dtype=torch.float32)}
+        action = int(rng.integers(2))
+        obs, reward, terminated, _, _ = env.step(action)
+        after, our_reward, our_terminated = ours.step(state, torch.tensor([action]))
+        np.testing.assert_allclose(ours.observation(after)[0].numpy(), obs, rtol=1e-5, atol=1e-6)
+        assert our_reward.tolist() == [reward]
+        assert our_terminated.tolist() == [terminated]
+        if terminated:
+            ends += 1
+            env.reset()
+    assert ends > 3
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_limits_are_gymnasiums(number, sign):
+    limit = (2.4, None, 12 * 2 * np.pi / 360)[number]
+    for inside in (True, False):
+        motion = torch.zeros(1, 4)
+        motion[0, number] = sign * limit * (0.999 if inside else 1.001)
+        _, _, terminated = CartPole().step({"motion": motion}, torch.tensor([1]))
+        assert terminated.item() is not inside
+
+
+def test_first_states_are_within_their_bounds():
+    obs = make_device_vec("hotloop:CartPole", 1000, CPU).reset(1)
+    assert -0.05 < obs.min() < -0.04
+    assert 0.04 < obs.max() < 0.05
+    assert obs.mean().abs() < 0.005
+
+
+def test_an_episode_is_truncated_after_500_steps():
+    envs = make_device_vec("hotloop:CartPole", 4, CPU)
+    obs = envs.reset(0)
+    for t in range(1, 501):
+        # Balanced by hand.
+        step = envs.step((obs[:, 2] + 0.3 * obs[:, 3] > 0).long())
+        obs = step.obs
+        assert step.truncated.tolist() == [t == 500] * 4
+        assert not step.terminated.any()
+    assert not torch.equal(step.obs, step.next_obs)
+    assert step.obs.abs().max() < 0.05
+
+
+def test_another_limit_of_steps():
+    envs = make_device_vec("hotloop:CartPole", 1, CPU, {"max_episode_steps": 3})
+    envs.reset(0)
+    assert [envs.step(torch.tensor([0])).truncated.item() for _ in range(4)] == [0, 0, 1, 0]
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        make_device_vec("hotloop:CartPole", 1, CPU, {"max_episode_steps": 0})

@@ -1,0 +1,145 @@
+"""Device environments by id and factory, and what is said where they can't be made."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.envs import make_env, make_vec
+from hotloop.envs.device import is_on_device, make_device_vec
+from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, UnknownNameError
+from tests.envs.device import toys
+
+CPU = torch.device("cpu")
+TOYS = "tests.envs.device.toys"
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ("hotloop:CartPole", True),
+        ("gymnax:CartPole-v1", True),
+        ("brax:halfcheetah", True),
+        ("playground:CheetahRun", True),
+        (f"{TOYS}:counting", True),
+        (toys.counting, True),
+        (functools.partial(toys.counting, length=5), True),
+        (toys.Stateful, True),
+        ("CartPole-v1", False),
+        ("envpool:CartPole-v1", False),
+        ("tests.envs.toy:counting", False),
+        ("tests.envs.toy:ToyCounting-v0", False),
+        ("no_such_module:make", False),
+        (lambda num_envs=2, device="cpu": None, False),
+        (lambda **kwargs: None, False),
+        (3, False),
+    ],
+)
+def test_which_environments_are_on_the_device(env, expected):
+    assert is_on_device(env) is expected
+
+
+def test_a_factory_that_is_given_both_by_its_kwargs_is_an_ordinary_one():
+    assert not is_on_device(toys.counting, {"num_envs": 2, "device": "cpu"})
+
+
+@pytest.mark.parametrize("env", [f"{TOYS}:counting", toys.counting, toys.Stateful])
+def test_ways_to_name_them(env):
+    envs = make_device_vec(env, 3, CPU, {"length": 1})
+    assert envs.reset(0).shape == (3, 2)
+    assert envs.step(torch.zeros(3, 1)).terminated.all()
+
+
+def test_names_that_lead_nowhere():
+    with pytest.raises(UnknownNameError, match="did you mean 'hotloop:CartPole'"):
+        make_device_vec("hotloop:CartPole-v1", 1, CPU)
+    with pytest.raises(UnknownNameError, match="there is hotloop:CartPole"):
+        make_device_vec("hotloop:QuadrupedOnIce", 1, CPU)
+
+
+def test_a_device_other_than_the_learners_is_refused():
+    with pytest.raises(ConfigError, match="learner's device, cpu, but their tensors are on meta"):
+        make_device_vec(toys.elsewhere, 1, CPU)
+
+
+def test_what_a_factory_must_make():
+    with pytest.raises(ConfigError, match=r"got a list.*without `num_envs`"):
+        make_device_vec(toys.not_environments, 1, CPU)
+    with pytest.raises(ConfigError, match="`num_envs` is 2, but the factory makes 1"):
+        make_device_vec(lambda num_envs, device: toys.counting(1, device), 2, CPU)
+    with pytest.raises(ConfigError, match=r"TypeError.*'lenght'"):
+        make_device_vec(toys.counting, 1, CPU, {"lenght": 2})
+
+    def raises(num_envs, device):
+        raise RuntimeError("no licence")
+
+    with pytest.raises(EnvironmentFailure, match="2 environments on cpu raised RuntimeError: no"):
+        make_device_vec(raises, 2, CPU)
+
+
+@pytest.mark.parametrize(
+    ("env", "package"),
+    [("gymnax:CartPole-v1", "gymnax"), ("brax:ant", "brax"), ("playground:Go1", "playground")],
+)
+def test_what_is_not_installed_is_named(env, package):
+    pytest.importorskip("jax")
+    if importlib.util.find_spec(package.replace("playground", "mujoco_playground")):
+        pytest.skip(f"{package} is installed")
+    with pytest.raises(MissingExtraError, match=rf"'{env}' need.*pip install {package}"):
+        make_device_vec(env, 1, CPU)
+
+
+def test_there_is_no_single_one():
+    with pytest.raises(ConfigError, match="no single one"):
+        make_env("hotloop:CartPole")
+
+
+def test_on_the_host_they_are_as_all_others():
+    envs = make_vec(toys.counting, 2, seed=3, env_kwargs={"length": 2})
+    first = envs.reset()
+    assert first.dtype == np.float32
+    step = envs.step(np.array([[0.5], [2.0]], np.float32))
+    assert step.reward.tolist() == [0.5, 1.0]
+    assert step.next_obs[:, 0].tolist() == [1, 1]
+    assert envs.running() == [(0, 1), (0, 1)]
+    step = envs.step(np.array([[0.25], [1.0]], np.float32))
+    assert step.terminated.all()
+    assert step.next_obs[:, 0].tolist() == [2, 2]
+    assert step.obs[:, 0].tolist() == [0, 0]
+    assert [tuple(episode)[:4] for episode in envs.pop_episodes()] == [
+        (0, 0, 0.75, 2),
+        (1, 0, 2, 2),
+    ]
+    assert envs.pop_episodes() == []
+    assert envs.running() == [(1, 0), (1, 0)]
+    again = make_vec(toys.counting, 2, seed=3, env_kwargs={"length": 2})
+    assert again.reset().tolist() == first.tolist()
+    assert again.reset().tolist() != first.tolist()
+    assert again.reset(first_episode=0).tolist() == first.tolist()
+
+
+def test_evaluation_sees_other_episodes():
+    firsts = [
+        make_vec(toys.counting, 2, seed=3, stream=x).reset() for x in ("training", "evaluation")
+    ]
+    assert firsts[0].tolist() != firsts[1].tolist()
+
+
+@pytest.mark.parametrize("told", [{"action_masks": True}, {"log_info": ["x"]}])
+def test_there_is_no_info(told):
+    with pytest.raises(ConfigError, match=f"`{next(iter(told))}` is read from `info`"):
+        make_vec(toys.counting, 2, **told)
+
+
+def test_looking_whether_an_id_is_one_imports_no_torch():
+    code = (
+        "import sys; from hotloop.envs.device import is_on_device; "
+        "assert is_on_device('gymnax:X') and not {'torch', 'jax'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
