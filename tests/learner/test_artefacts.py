@@ -152,3 +152,17 @@ def test_where_nothing_can_be_kept_it_is_compiled_all_the_same(tmp_path, monkeyp
     assert execution.was == "compile"
     assert "once on this machine" in said[0]
     assert cache.kept() == []
+
+
+def test_what_is_traced_is_no_copy():
+    """A state may hold a replay buffer, and a GPU no room for another."""
+    state, x = arguments()
+    graph, inputs, gives_tuple = artefacts.traced(step, (state, x))
+    assert [id(one) for one in inputs] == [id(state), id(x)]
+    assert not gives_tuple
+    (ours, x), (same, _) = arguments(), arguments()
+    (loss,) = graph(ours, x)
+    torch.testing.assert_close(loss, step(same, x))
+    torch.testing.assert_close(ours, same)
+    _, _, gives_tuple = artefacts.traced(lambda state, x: (state + x,), arguments())
+    assert gives_tuple

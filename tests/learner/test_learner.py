@@ -9,9 +9,12 @@ import torch
 
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.learner import Learner, UpdateRule, choose_device
+from hotloop.learner.graphs import no_synchronisation
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
 from hotloop.policies.learned import LearnedNetwork
+from hotloop.replay.storage import device
+from hotloop.replay.storage.device import Uploads
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 
@@ -212,3 +215,52 @@ def test_auto_is_the_gpu_where_there_is_one(num_devices):
         num_devices(count)
         assert choose_device("auto") == torch.device(chosen)
         assert choose_device("cpu") == torch.device("cpu")
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def test_on_the_cpu_what_is_sent_is_the_array_itself():
+    array = np.arange(3.0, dtype=np.float32)
+    tensor = make().sent({"x": array})["x"]
+    array[0] = 7.0
+    assert tensor.tolist() == [7.0, 1.0, 2.0]
+
+
+def test_to_another_device_it_goes_through_memory_that_nobody_waits_for(monkeypatch):
+    learner, puts = make(), []
+    learner.device = torch.device("meta")
+    learner._uploads = Uploads(learner.device)
+    monkeypatch.setattr(device, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype))
+    put = Uploads.put
+
+    def noted(self, name, target, array):
+        put(self, name, target, array)
+        puts.append((name, target, self._stages[self._turn][name].clone()))
+
+    monkeypatch.setattr(Uploads, "put", noted)
+    monkeypatch.setattr(device.Mark, "set", lambda self: None)
+    arrays = {"x": np.ones((2, 3), np.float32)[:, ::2], "order": np.array([2, 0, 1])}
+    sent = learner.sent(arrays)
+    assert [(name, target is sent[name]) for name, target, _ in puts] == [
+        ("x", True),
+        ("order", True),
+    ]
+    assert (sent["x"].shape, sent["x"].dtype) == ((2, 2), torch.float32)
+    assert sent["order"].device.type == "meta"
+    assert puts[1][2].tolist() == [2, 0, 1]
+
+
+@pytest.mark.gpu
+def test_what_is_sent_to_a_gpu_may_change_at_once():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    learner = make()
+    learner.device = torch.device("cuda")
+    learner._uploads = Uploads(learner.device)
+    array, sent = np.zeros(1000, np.float32), []
+    with no_synchronisation():
+        for k in range(10):
+            array[:] = k
+            sent.append(learner.sent({"x": array})["x"])
+    assert [x.unique().tolist() for x in sent] == [[float(k)] for k in range(10)]

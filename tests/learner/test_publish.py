@@ -94,14 +94,14 @@ class Delayed:
         self.begun += 1
         content = sent.host.clone()
         sent.host.fill_(torch.nan)
-        return dataclasses.replace(sent, event=_Event(self, sent.host, content))
+        return dataclasses.replace(sent, mark=_Mark(self, sent.host, content))
 
 
-class _Event:
+class _Mark:
     def __init__(self, device, host, content):
         self.device, self.host, self.content = device, host, content
 
-    def synchronize(self):
+    def wait(self):
         self.device.ended += 1
         self.host.copy_(self.content)
 

@@ -27,6 +27,7 @@ from hotloop.errors import (
 from hotloop.learner import Learner
 from hotloop.policies import ActingPolicy
 from hotloop.replay import Prioritized, Proportional, RankBased, Uniform
+from hotloop.replay.storage import device
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.inline import InlineRollout
 from hotloop.runs import RunDirectory
@@ -1017,6 +1018,47 @@ def test_nothing_is_left_of_a_run_that_fails_before_its_first_iteration(tmp_path
 def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
     with torch.no_grad():
         assert train(sac, tmp_path).status == "finished"
+
+
+def test_batches_go_to_a_gpu_through_memory_that_nobody_waits_for(monkeypatch):
+    """On torch's device `meta`: what is put there is looked at on its way."""
+    monkeypatch.setattr(device, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(device.Mark, "set", lambda self: None)
+    puts = {}
+    put = device.Uploads.put
+
+    def noted(self, name, target, array):
+        put(self, name, target, array)
+        puts[name] = target, array.copy()
+
+    monkeypatch.setattr(device.Uploads, "put", noted)
+    envs = make_vec("CartPole-v1", 1)
+    config = dqn.Config(buffer_size=100, batch_size=4, total_timesteps=100, learning_starts=10)
+    replay, same = (
+        Replay(config, envs, torch.device(there), "CartPole-v1") for there in ("meta", "cpu")
+    )
+    rows = {
+        "obs": np.random.default_rng(0).random((20, 4), np.float32),
+        "action": np.arange(20) % 2,
+        "reward": np.arange(20, dtype=np.float32),
+        "next_obs": np.random.default_rng(1).random((20, 4), np.float32),
+        "terminated": np.zeros(20, bool),
+        "truncated": np.zeros(20, bool),
+    }
+    for one in (replay, same):
+        one.buffer.extend(**rows)
+    for _ in range(3):  # the first draw makes the tensors, the others fill them
+        batches, index = replay.draw(2)
+        wanted, same_index = same.draw(2)
+        np.testing.assert_array_equal(index, same_index)
+    assert puts.keys() == {"obs", "action", "reward", "next_obs", "discount", "importance"}
+    for name, (target, array) in puts.items():
+        assert target.device.type == "meta"
+        here = torch.cat([getattr(batch, name) for batch in wanted])
+        assert target.shape == here.shape
+        np.testing.assert_array_equal(array, here.numpy(), name)
+    assert all(x.device.type == "meta" for batch in batches for x in batch if x is not None)
+    envs.close()
 
 
 def test_a_buffer_is_refused_by_what_it_comes_to_hold(monkeypatch):

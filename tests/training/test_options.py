@@ -496,3 +496,32 @@ def test_neither_torch_nor_gymnasium_is_imported():
         "assert 'torch' not in sys.modules and 'gymnasium' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+OLD_EXECUTIONS = [("auto", "auto"), ("on", "compile"), ("off", "eager")]
+
+
+@pytest.mark.parametrize(("compile", "execution"), OLD_EXECUTIONS)
+def test_a_run_that_was_stored_with_compile(compile, execution):
+    """What `execution` was called before: it is read, and may not change either."""
+    stored = to_json(Config())
+    del stored["execution"]
+    stored["compile"] = compile
+    config = from_stored(Config, stored)
+    assert config.execution == execution
+    assert changed_fields(config, stored) == []
+    other = "compile" if execution == "eager" else "eager"
+    changed = changed_fields(dataclasses.replace(config, execution=other), stored)
+    assert changed == [f"execution: {execution} → {other}"]
+    assert stored["compile"] == compile
+
+
+def test_an_option_of_ones_own_that_is_called_compile():
+    @dataclass(frozen=True, kw_only=True)
+    class Own(Config):
+        compile: str = "never"
+
+    stored = to_json(Own(compile="always", execution="eager"))
+    again = from_stored(Own, stored)
+    assert (again.compile, again.execution) == ("always", "eager")
+    assert changed_fields(again, stored) == []

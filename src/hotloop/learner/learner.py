@@ -23,6 +23,7 @@ from hotloop.learner.state import clone, load_arrays, non_finite, tensors, to_ar
 from hotloop.learner.updates import BoundUpdate
 from hotloop.policies import ObsScale, PolicySnapshot
 from hotloop.policies.learned import LearnedNetwork
+from hotloop.replay.storage.device import Uploads
 from hotloop.types import Array
 
 
@@ -94,6 +95,7 @@ class Learner:
         self.metrics = Metrics()
         self.num_updates = 0
         self._noise = UpdateNoise(self.rng, device)
+        self._uploads = Uploads(device)
         self._publisher = Publisher(network.layout, getattr(self.state, acting), overlap=overlap)
         calls_per_batch = sum(rule.times / rule.every for rule in rules)
         self.choose = partial(
@@ -142,6 +144,24 @@ class Learner:
     def draw(self, rule: UpdateRule) -> Tensor | None:
         """Return noise for an update, which the next draw overwrites; None: it takes none."""
         return None if rule.noise_shape is None else self._noise.draw(rule.noise_shape)
+
+    def sent(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+        """Return host arrays as tensors on the device; on the CPU these share their memory.
+
+        To a GPU they are copied behind what it was given so far, and nobody waits for that: the
+        arrays may change at once. Of two calls after another the first is waited for in the third.
+        """
+        tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
+        if self.device.type == "cpu":
+            return tensors
+        sent = {
+            name: torch.empty(x.shape, dtype=x.dtype, device=self.device)
+            for name, x in tensors.items()
+        }
+        with self._uploads as uploads:
+            for name, there in sent.items():
+                uploads.put(name, there, arrays[name])
+        return sent
 
     def publish(
         self, version: int, obs_scale: ObsScale | None = None, *, newest: bool = False

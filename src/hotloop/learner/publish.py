@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from hotloop.policies import ObsScale, PolicySnapshot
 from hotloop.policies.parameters import ParameterLayout
+from hotloop.replay.storage.device import Mark, pinned
 
 # Copies that may be on their way: one is read while the next is written.
 _NUM_SLOTS = 2
@@ -22,13 +22,13 @@ class _Sent:
     Attributes:
         version, obs_scale: what belongs to it.
         host: float32, (P,), that its parameters are copied to.
-        event: which the device passes once they are there; None: they are.
+        mark: where the device has copied them.
     """
 
     version: int
     obs_scale: ObsScale | None
     host: Tensor
-    event: Any
+    mark: Mark
 
 
 class Publisher:
@@ -51,7 +51,9 @@ class Publisher:
         self._is_on_gpu = params.device.type == "cuda"
         self._host = self._new_host()
         self._arrays = layout.views(self._host)
-        self._slots = [self._new_host() for _ in range(_NUM_SLOTS)] if overlap else []
+        self._slots = [
+            (self._new_host(), Mark(params.device)) for _ in range(_NUM_SLOTS if overlap else 0)
+        ]
         self._sent: _Sent | None = None
 
     def publish(
@@ -79,22 +81,21 @@ class Publisher:
 
     def _send(self, version: int, obs_scale: ObsScale | None) -> _Sent:
         """Begin to copy, behind the updates that the device was given so far."""
-        host = self._slots.pop(0)  # what it held was read in the call before, at the latest
-        self._slots.append(host)
+        host, mark = self._slots.pop(0)  # what it held was read in the call before, at the latest
+        self._slots.append((host, mark))
         host.copy_(self._params, non_blocking=True)
-        event = None
         if self._is_on_gpu:
-            event = torch.cuda.Event()
-            event.record(torch.cuda.current_stream(self._params.device))
-        return _Sent(version, obs_scale, host, event)
+            mark.set()
+        return _Sent(version, obs_scale, host, mark)
 
     def _received(self, sent: _Sent) -> PolicySnapshot:
         """Copy what has arrived to where those who act read it."""
-        if sent.event is not None:
-            sent.event.synchronize()
+        sent.mark.wait()
         self._host.copy_(sent.host)
         return PolicySnapshot(sent.version, self._arrays, sent.obs_scale)
 
     def _new_host(self) -> Tensor:
-        size = self._params.shape
-        return torch.empty(size, dtype=torch.float32, pin_memory=self._is_on_gpu)
+        size = tuple(self._params.shape)
+        if self._is_on_gpu:
+            return pinned(size, torch.float32)
+        return torch.empty(size, dtype=torch.float32)

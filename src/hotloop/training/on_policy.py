@@ -260,8 +260,7 @@ class OnPolicy(Algorithm):
             fields["obs"] = policy.scaled(fields["obs"])
         if config.schedule == "variable":
             fields["weight"] = environment_weights(fragments)
-        tensors = {name: torch.from_numpy(x).to(learner.device) for name, x in fields.items()}
-        return fields, kind(**tensors)
+        return fields, kind(**learner.sent(fields))
 
     def _learn(
         self, batch: Any, learner: Learner, config: Any
@@ -284,8 +283,8 @@ class OnPolicy(Algorithm):
         counted: list[Tensor] = []
         orders: list[Tensor] = []
         for _ in range(config.update_epochs):
-            order = torch.from_numpy(learner.rng.permutation(num_units(batch)))
-            orders.append(order.to(learner.device))
+            order = learner.rng.permutation(num_units(batch))
+            orders.append(learner.sent({"order": order})["order"])
             for minibatch in minibatches(batch, orders[-1], config.num_minibatches):
                 yield minibatch
                 if active is not None:

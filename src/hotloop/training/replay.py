@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
+from hotloop.replay.storage.device import Uploads
 from hotloop.rollouts import Environments
 from hotloop.system.memory import need_memory
 from hotloop.training.goals import Hindsight
@@ -126,7 +127,8 @@ class Replay:
         self._clip_reward = config.clip_reward
         self._device = device
         self._drawn: dict[int, tuple[Drawn, dict[str, Array], list[Batch]]] = {}
-        self._copies: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._uploads = Uploads(device)
+        self._copies: dict[int, list[tuple[str, Tensor, Array]]] = {}
 
     def store(self, fragment: Fragment) -> None:
         """Add a fragment's transitions."""
@@ -205,8 +207,10 @@ class Replay:
                 own["importance"][:] = own["weight"]
         if self._has_sequences:  # 1 on average, over all rows
             own["importance"] /= own["importance"].mean()
-        for there, here in self._copies[count]:
-            there.copy_(here)
+        if copies := self._copies[count]:
+            with self._uploads as uploads:
+                for name, there, array in copies:
+                    uploads.put(name, there, array)
         return batches, index
 
     def update_priorities(self, index: Array, td_error: Tensor) -> None:
@@ -261,7 +265,9 @@ class Replay:
             fields["begins"] = np.zeros(num_rows, np.bool_)
         here = {name: torch.from_numpy(x) for name, x in fields.items()}
         there = {name: x.to(self._device) for name, x in here.items()}
-        self._copies[count] = [(there[x], here[x]) for x in here if there[x] is not here[x]]
+        self._copies[count] = [
+            (name, there[name], fields[name]) for name in here if there[name] is not here[name]
+        ]
         chunks = {name: x.chunk(count) for name, x in there.items()}
         batches = [Batch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]
         return drawn, fields, batches

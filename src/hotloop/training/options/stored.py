@@ -12,7 +12,9 @@ from hotloop.ops.schedules import as_schedule
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import may_change, scheduled
 
-_EXECUTIONS = {"auto": "auto", "on": "compile", "off": "eager"}
+# What `execution` is called for what `compile` was, which it was called before.
+_EXECUTIONS = {"on": "compile", "off": "eager"}
+
 AnyConfig = TypeVar("AnyConfig", bound=Options)
 
 
@@ -59,9 +61,7 @@ def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyCon
         ConfigError: it has an option that this version does not know, or a value that is wrong.
         UnknownNameError: a schedule is a function that can't be imported by its name.
     """
-    if "compile" in stored:  # what `execution` was called once
-        stored = {"execution": _EXECUTIONS[stored["compile"]], **stored}
-        del stored["compile"]
+    stored = _renamed(config_class, stored)
     known = {field.name for field in fields(config_class)}  # pyright: ignore[reportArgumentType]
     unknown = sorted(set(stored) - known)
     if unknown:
@@ -89,9 +89,18 @@ def changed_fields(config: Any, stored: dict[str, Any]) -> list[str]:
     Returns:
         One `name: stored → new` for each.
     """
-    may = may_change(type(config))
+    may, stored = may_change(type(config)), _renamed(type(config), stored)
     return [
         f"{name}: {stored[name]} → {value}"
         for name, value in to_json(config).items()
         if name not in may and name in stored and stored[name] != value
     ]
+
+
+def _renamed(config_class: type, stored: dict[str, Any]) -> dict[str, Any]:
+    """Return stored options by the names that they have now."""
+    known = {field.name for field in fields(config_class)}
+    if "compile" not in stored or "compile" in known or "execution" in stored:
+        return stored
+    rest = {name: value for name, value in stored.items() if name != "compile"}
+    return {**rest, "execution": _EXECUTIONS.get(stored["compile"], stored["compile"])}
