@@ -23,9 +23,9 @@ ROOT = Path(__file__).parent.parent
 def test_checks_pass_or_are_skipped_with_a_reason(capsys):
     assert check.main(["--device", "cpu", "--no-compile", "--only", "dqn"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:5].strip() for line in lines[1:-1]] == ["PASS", "SKIP", "SKIP"]
+    assert [line[:5].strip() for line in lines[1:-1]] == ["PASS", "SKIP", "SKIP", "PASS", "SKIP"]
     assert "no CUDA device" in lines[2]
-    assert lines[-1] == "1 PASS, 0 FAIL, 2 SKIP"
+    assert lines[-1] == "2 PASS, 0 FAIL, 3 SKIP"
 
 
 def test_an_update_that_goes_astray_fails(capsys, monkeypatch):
@@ -71,6 +71,12 @@ sys.exit(check.main())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "PASS  td3: eager repeats" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["replay on the device", "CartPole on the device", "td3: eager l"])
+def test_what_is_on_the_device_is_checked(capsys, name):
+    assert check.main(["--device", "cpu", "--only", name]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 PASS, 0 FAIL, 0 SKIP"
 
 
 def test_what_stands_in_for_a_library_is_not_called():

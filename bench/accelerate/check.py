@@ -207,10 +207,8 @@ def check_window(device: torch.device) -> str:
 
 def check_replay(device: torch.device) -> str:
     """Rows of a buffer on the device against the arrays that were written to it."""
-    try:
-        from hotloop.replay import DeviceReplay
-    except ImportError as error:
-        raise Skipped(f"no replay on the device here: {error}") from None
+    from hotloop.replay import DeviceReplay
+
     capacity, num_envs, rng = 500, 4, np.random.default_rng(3)
     fields = {
         "obs": ((5,), np.float32),
@@ -248,12 +246,37 @@ def check_replay(device: torch.device) -> str:
     return f"{numbers.size:,} rows are as they were written, drawn evenly"
 
 
+def check_launch(name: str, mode: str, device: torch.device) -> str:
+    """Draws, batches and two updates as one launch, against the same eager."""
+    from bench.accelerate.rows import ROWS
+    from bench.accelerate.updates import make_launches
+    from hotloop.learner.state import tensors
+
+    if "cudagraph" in mode and device.type != "cuda":
+        raise Skipped("no CUDA device: graphs are of one")
+    eager, other = (make_launches(ROWS[name], one, device) for one in ("eager", mode))
+    start = {key: x.clone() for key, x in tensors(eager[0].state).items()}
+    for _, launches in (eager, other):
+        for _ in range(NUM_UPDATES // 2):
+            launches.make(2, None)
+    after, theirs = (tensors(learner.state) for learner, _ in (eager, other))
+    # On a GPU sums of atomics come in any order.
+    limit = APART.get(mode, 0.0 if device.type == "cpu" else 1e-3)
+    worst = 0.0
+    for key, x in after.items():
+        if x.is_floating_point():
+            moved = (x - start[key]).double().norm().item()
+            apart = (x - theirs[key]).double().norm().item() / max(moved, 1e-12)
+            assert apart <= limit, f"`{key}` is {apart:.2e} of its way apart"
+            worst = max(worst, apart)
+    assert any(not torch.equal(x, after[key]) for key, x in start.items()), "nothing was learned"
+    return f"{NUM_UPDATES // 2} launches of two updates, at most {worst:.1e} of the way apart"
+
+
 def check_cartpole(device: torch.device) -> str:
     """CartPole on the device against its equations in float64, step by step."""
-    try:
-        from hotloop.envs.device import make_device_vec
-    except ImportError as error:
-        raise Skipped(f"no environments on the device here: {error}") from None
+    from hotloop.envs.device import make_device_vec
+
     num_envs, steps, rng = 2048, 200, np.random.default_rng(1)
     envs = make_device_vec("hotloop:CartPole", num_envs, device)
     obs = envs.reset(7)
@@ -310,6 +333,9 @@ def checks(device: torch.device, *, compiles: bool) -> Iterator[tuple[str, Calla
             if compiles or "compile" not in mode:
                 yield f"{name}: {mode} is eager", partial(check_updates, name, mode, device)
         yield f"{name}: launches of a graph", partial(check_launches, name, device)
+    for name in ("sac", "td3", "dqn"):
+        yield f"{name}: eager launches repeat", partial(check_launch, name, "eager", device)
+        yield f"{name}: launches as graphs", partial(check_launch, name, "cudagraph", device)
     yield "window on the GPU", partial(check_window, device)
     yield "replay on the device", partial(check_replay, device)
     yield "CartPole on the device", partial(check_cartpole, device)

@@ -60,7 +60,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         self.device, self.options = device, options
         self.has_gpu = device.type == "cuda"
-        self.seconds = options.seconds or (12.0 if self.has_gpu else CPU_S)
+        self.seconds = options.seconds or (10.0 if self.has_gpu else CPU_S)
         self.warm_s = 5.0 if self.has_gpu else CPU_WARM_S
         self.rows = options.row or list(ROWS)
 
@@ -112,7 +112,7 @@ class Bench:
     def learning(self) -> dict[str, Any]:
         """Runs of three seeds, by row and mode: what each had reached when."""
         found: dict[str, Any] = {}
-        for row, seconds in (("sac", 40.0), ("dqn", 20.0)):
+        for row, seconds in (("sac", 30.0), ("dqn", 12.0)):
             if row not in self.rows:
                 continue
             seconds = self.options.seconds or (seconds if self.has_gpu else 2 * CPU_S)
@@ -198,7 +198,7 @@ def main() -> int:
     )
     parser.add_argument("--part", action="append", choices=list(PARTS), help="again for more")
     parser.add_argument("--row", action="append", choices=list(ROWS), help="again for more")
-    parser.add_argument("--seconds", type=float, help="of each training (default: 12; CPU: 4)")
+    parser.add_argument("--seconds", type=float, help="of each training (default: 10; CPU: 4)")
     parser.add_argument("--seeds", type=int, default=NUM_LANES[-1], help="at most so many lanes")
     parser.add_argument("--leanrl", metavar="PATH", help="a checkout of LeanRL, to run beside")
     parser.add_argument("--check", action="store_true", help="see `--check --help`")

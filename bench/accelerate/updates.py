@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +71,38 @@ def make_updates(row: Row, mode: str, device: torch.device, seed: int = 1) -> Up
         config, nets, rules, device=device, stream=1, num_batches=1_000_000, batch_size=size
     )
     return Updates(learner, make_batch(row, size, device, seed), size)
+
+
+def make_launches(row: Row, mode: str, device: torch.device) -> tuple[Any, Any]:
+    """Return a learner, and what makes its updates from a full buffer on the device.
+
+    Raises:
+        ConfigError: this machine can't do what `mode` asks for.
+    """
+    from hotloop.training.device_replay import Launches, ReplayOnDevice
+
+    num_rows = 4096
+    updates = make_updates(row, mode, device)
+    algorithm = importlib.import_module(f"hotloop.algorithms.{row.algorithm}").algorithm
+    options = {"replay_device": "device", "buffer_size": num_rows, "updates_per_launch": 2}
+    options |= {"train_frequency": 20, "update_to_data": 1.0}
+    config = algorithm.config(env_id=row.env_id, seed=1, **{**row.options, **options})
+    obs_spec, action_spec = spaces(row)
+    replay = ReplayOnDevice(
+        config,
+        SimpleNamespace(num_envs=1, obs_spec=obs_spec, action_spec=action_spec),  # pyright: ignore
+        device,
+    )
+    batch = make_batch(row, num_rows, torch.device("cpu"), seed=2)
+    replay.buffer.extend(
+        obs=batch.obs.numpy(),
+        action=batch.action.numpy(),
+        reward=batch.reward.numpy(),
+        next_obs=batch.next_obs.numpy(),
+        terminated=batch.discount.numpy() == 0,
+        truncated=np.zeros(num_rows, np.bool_),
+    )
+    return updates.learner, Launches(updates.learner, replay, 2)
 
 
 def spaces(row: Row) -> Spaces:

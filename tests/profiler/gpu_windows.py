@@ -184,11 +184,12 @@ class Machine:
             _, line, stage = self._doing[at]
             frames, lines = [0], [int(line.rpartition(":")[2])]
             if stage in _FRAMES:
-                place = list(_FRAMES[stage])
+                name, file, first_line = _FRAMES[stage]
+                place = [name, file, first_line]
                 if place not in places:
                     places.append(place)
                 frames.append(places.index(place))
-                lines.append(place[2] + 1)
+                lines.append(first_line + 1)
             stack = [frames, lines]
             if stack not in stacks:
                 stacks.append(stack)

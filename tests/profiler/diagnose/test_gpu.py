@@ -234,6 +234,43 @@ def test_a_window_of_one_phase_is_weighed_by_the_samples_of_all():
     assert weighed.gain == pytest.approx(1 / (1 - 0.9 * 0.2 * 17 / 20), rel=0.1)
 
 
+def test_windows_of_updates_alone_do_not_bound_what_environments_cost():
+    """The GPU is busy while the program learns, which it does for a fifth of its time."""
+    from hotloop.profiler.diagnose.evidence import Evidence
+    from hotloop.profiler.diagnose.gpu import bounded, has_work
+    from tests.profiler.sessions import process, seen, session
+
+    whole = profiled(program(large_kernels, ms=120))
+    assert [one.rule for one in banners(whole)] == ["gpu-bound"]
+    main = process(
+        samples=[
+            seen(
+                "<module> (train.py:9)",
+                "Walker.step (/lib/python3.12/site-packages/gymnasium/envs/walker.py:8)",
+                elapsed_s=8.0,
+                sleep=8.0,
+            ),
+            seen(
+                "<module> (train.py:40)",
+                "backward (/lib/python3.12/site-packages/torch/autograd/__init__.py:91)",
+                elapsed_s=2.0,
+                on_core_s=2.0,
+            ),
+        ],
+        cores=8,
+    )
+    one = session(main, gpu=whole.gpu)
+    assert banners(one) == []
+    evidence = Evidence(one)
+    assert evidence.gpu is not None
+    assert has_work(evidence, evidence.gpu) == pytest.approx(0.2, abs=0.02)
+    cost = Diagnosis("sleep", "a sleep", 0.9, 5.0, (), "", "")
+    assert bounded(evidence, [cost]) == [cost]
+    (less,) = bounded(Evidence(profiled(program(waits_for_long_kernels, ms=120))), [cost])
+    assert less.gain == pytest.approx(1507 / 800, rel=0.05)
+    assert bounded(Evidence(whole), [cost]) == []
+
+
 def test_rules_that_know_less_give_way():
     from hotloop.profiler.diagnose.gpu import INSTEAD_OF
 

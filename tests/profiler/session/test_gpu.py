@@ -181,6 +181,28 @@ def test_a_wait_without_a_look_has_no_line():
 
 
 @pytest.mark.parametrize(
+    ("name", "is_launch"),
+    [
+        ("cudaLaunchKernel", True),
+        ("cudaLaunchKernelExC", True),
+        ("cudaLaunchCooperativeKernel", True),
+        ("cuLaunchKernelEx", True),  # as Triton launches
+        ("hipModuleLaunchKernel", True),
+        ("hipExtModuleLaunchKernel", True),
+        ("cudaGraphLaunch", True),
+        ("cudaGraphLaunch_v10000", True),
+        ("cudaLaunchHostFunc", False),
+        ("cudaMemcpyAsync", False),
+        ("cudaFuncGetAttributes", False),
+    ],
+)
+def test_which_calls_launch(name, is_launch):
+    machine = Machine()
+    machine.synchronise(at="train.py:41", name=name)
+    assert use_of([window(*machine.window())]).num_launches == is_launch
+
+
+@pytest.mark.parametrize(
     ("name", "waits"),
     [
         ("cudaStreamSynchronize", True),

@@ -13,7 +13,7 @@ from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, place
 from hotloop.profiler.session.gpu import GpuUse
 from hotloop.profiler.session.gpu_host import Host
-from hotloop.profiler.session.stages import Leaf
+from hotloop.profiler.session.stages import STAGES, Leaf
 from hotloop.timing.table import duration
 
 # Less than this tells nothing.
@@ -24,6 +24,8 @@ INSTEAD_OF = {
     "gpu-synchronisations": "host-sync",
     "gpu-idle-in-environments": "environment-bound",
 }
+# These are of what the GPU was seen to wait for, and need no other bound.
+_MEASURED = {*INSTEAD_OF, "pageable-copies"}
 # A busy GPU bounds what any change of the host can bring, from here on.
 BOUNDS = 0.5
 # What cannot bring more than this is not worth a change.
@@ -204,15 +206,15 @@ def gpu_bound(evidence: Evidence) -> Diagnosis | None:
     What passes between kernels that were launched already is part of it.
     """
     host = looked_at(evidence)
-    if host is None or has_work(host.use) < 0.85:
+    if host is None or has_work(evidence, host) < 0.85:
         return None
-    use = host.use
+    use, share = host.use, has_work(evidence, host)
     whole = sum(use.kernels.values()) or 1
     dearest = sorted(use.kernels.items(), key=lambda item: -item[1])[:3]
     told = ", ".join(f"{ns / whole:.0%} {short_kernel(name)}" for name, ns in dearest)
     return Diagnosis(
         "gpu-bound",
-        f"the GPU has work {has_work(use):.0%} of the time, its kernels are what limits",
+        f"the GPU has work {share:.0%} of the time, its kernels are what limits",
         0.8,
         None,
         (f"of its kernels' time {told}",),
@@ -225,13 +227,13 @@ def gpu_bound(evidence: Evidence) -> Diagnosis | None:
 def bounded(evidence: Evidence, found: Iterable[Diagnosis]) -> list[Diagnosis]:
     """Diagnoses of the host, none of which promises more than a busy GPU allows."""
     host = looked_at(evidence)
-    if host is None or has_work(host.use) < BOUNDS:
+    if host is None or has_work(evidence, host) < BOUNDS:
         return list(found)
-    share = has_work(host.use)
+    share = has_work(evidence, host)
     most = evidence.gain((1.0 - share) * loop_ns(evidence))
     kept: list[Diagnosis] = []
     for one in found:
-        if one.gain is None or one.gain <= most:
+        if one.gain is None or one.gain <= most or one.rule in _MEASURED:
             kept.append(one)
         elif most >= _LEAST_GAIN:
             told = f"the GPU has work {share:.0%} of the time, which bounds what this brings"
@@ -239,13 +241,25 @@ def bounded(evidence: Evidence, found: Iterable[Diagnosis]) -> list[Diagnosis]:
     return kept
 
 
-def has_work(use: GpuUse) -> float:
-    """The share of the time in which the device computes, or what is next was launched already.
+def has_work(evidence: Evidence, host: Host) -> float:
+    """The share of the loop in which the device computes, or what is next was launched already.
 
-    Copies from and to the host are left out: they can be done without, or beside.
+    Copies from and to the host are left out: they can be done without, or beside. Where the process
+    was sampled all the time, each stage counts with its share of the loop, and one that no window
+    has seen as idle: windows may all have fallen into updates.
     """
-    copied = sum(one.device_ns for one in use.copies if one.memory)
-    return max(0.0, use.busy_ns + use.gaps_ns("device") - copied) / use.ns
+    use = host.use
+    idle = use.gaps_ns("launch", "sync", "host") / use.ns
+    if evidence.is_sampled and use.pid == evidence.main.pid:
+        within, gaps = host.by_stage(use.at_all), host.by_stage(use.in_gaps)
+        idle = 0.0
+        for stage in STAGES:
+            seen = within.get(stage, 0.0)
+            part = min(1.0, gaps.get(stage, 0.0) / seen) if seen > 0.01 * use.ns else 1.0
+            if stage != "import":
+                idle += part * evidence.stage_ns(stage) / loop_ns(evidence)
+    copied = sum(one.device_ns for one in use.copies if one.memory) / use.ns
+    return max(0.0, 1.0 - idle - copied)
 
 
 def loop_ns(evidence: Evidence) -> float:

@@ -45,7 +45,7 @@ CALL = np.dtype(
 )
 LOOK = np.dtype([("at_ns", "i8"), ("thread", "i8"), ("path", "i4"), ("stack", "i4")])
 
-_LAUNCH = re.compile(r"^(cuda|cu|hip)(Ext)?(Module)?Launch(Cooperative)?(Kernel|HostFunc)?")
+_LAUNCH = re.compile(r"^(cuda|cu|hip)(Ext)?(Module)?Launch(Cooperative)?Kernel")
 _GRAPH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
 # What returns when the device has done what was asked of it.
 _SYNC = re.compile(

@@ -26,7 +26,7 @@ class Host:
         process.samples = [
             Sample(use.pid, place.path, number, 1, 0, 0, 1) for number, place in enumerate(places)
         ]
-        stages = stage_by_key(process)
+        stages = stage_by_key(process, by_name=False)
         self._stages = {place: stages[place.path, number] for number, place in enumerate(places)}
 
     def stage(self, place: Place) -> str:
