@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib
 import sys
 
-from bench.catalog import BENCHES
-
 
 def main() -> int:
     """Dispatch."""
     name = sys.argv.pop(1) if len(sys.argv) > 1 else "list"
+    if name == "accelerate" and "--check" in sys.argv:
+        # On a machine that has torch and NumPy alone, which the catalogue's others can't do with.
+        from bench.accelerate import check
+
+        return check.main([one for one in sys.argv[1:] if one != "--check"])
+    from bench.catalog import BENCHES
+
     if name in BENCHES:
         return importlib.import_module(BENCHES[name].module).main() or 0
     importlib.import_module(BENCHES["list"].module).main()

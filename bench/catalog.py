@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bench import timing
+from bench.accelerate import tables as accelerate
 from bench.bandits import tables as bandits
 from bench.memory import doom
 from bench.memory import learning as memory
@@ -16,7 +17,7 @@ from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
-from bench.train import lanes, neighbours, pixels, presets, start
+from bench.train import asynchronous, lanes, neighbours, pixels, presets, start
 from bench.train import tables as train
 
 
@@ -135,6 +136,15 @@ BENCHES: dict[str, Bench] = {
             Table("docs/memory.md", "memory doom", doom.doom_table),
         ),
     ),
+    "accelerate": Bench(
+        "bench.accelerate.compare",
+        "one GPU: eager, compiled, as a CUDA graph, beside LeanRL; --check: is it right",
+        "25 min",
+        tables=tuple(
+            Table("docs/gpu.md", f"accelerate {part}", partial(accelerate.page_table, part))
+            for part in accelerate.TABLES
+        ),
+    ),
     "start": Bench(
         "bench.train.start",
         "what goes by from the prompt to the end of a short training, line by line",
@@ -242,6 +252,16 @@ BENCHES: dict[str, Bench] = {
         "10 min",
         runs=("",),
         tables=(Table("docs/runs.md", "lanes table", lanes.lanes_table),),
+    ),
+    "asynchronous": Bench(
+        "bench.train.asynchronous",
+        "does APPO learn from old experience, and does anybody wait",
+        "1 hour",
+        runs=("",),
+        tables=(
+            Table("docs/appo.md", "asynchronous learning", asynchronous.learning_table),
+            Table("docs/appo.md", "asynchronous throughput", asynchronous.throughput_table),
+        ),
     ),
     "neighbours": Bench(
         "bench.train.neighbours",

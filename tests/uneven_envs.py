@@ -1,6 +1,7 @@
 """Environments that are slow in some workers; workers import this module by its name."""
 
 import os
+import random
 import time
 
 import gymnasium
@@ -28,3 +29,22 @@ class FastAndSlow(gymnasium.Env):
         time.sleep(self.step_s)
         reward = (1.5 if action == 1 else 0.0) if self.is_slow else (1.0 if action == 0 else 0.0)
         return np.zeros(1, np.float32), reward, True, False, {}
+
+
+class Dawdling(gymnasium.Wrapper):
+    """CartPole whose steps take random times, of a law of their own in each worker: never twice the
+    same, whatever the seed.
+
+    Args:
+        mean_s: of a step, by worker, the last one of all others; exponential.
+    """
+
+    def __init__(self, mean_s=(0.0,)):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        worker = int(os.environ["HOTLOOP_WORKER"])
+        self.mean_s = mean_s[min(worker, len(mean_s) - 1)]
+
+    def step(self, action):
+        if self.mean_s:
+            time.sleep(random.expovariate(1.0 / self.mean_s))
+        return self.env.step(action)

@@ -32,8 +32,9 @@ class Hotloop:
         workers: W.
         per_worker: environments of each.
         num_steps: T.
-        how: `barrier`, `variable`, `async`, `barrier overlap`, `variable overlap`, `inline`; or
-            `async random`, uniform actions that no network is asked for.
+        how: `barrier`, `variable`, `async`, `barrier overlap`, `variable overlap`, `inline`;
+            `async fragments`, whole ones, as old as APPO's defaults allow; or `async random`,
+            uniform actions that no network is asked for.
         env_kwargs: for the environment.
         minimum: async: transitions of a call, at least.
     """
@@ -81,6 +82,10 @@ class Hotloop:
         self._snapshot = PolicySnapshot
         self._version = 0
         plan: Any = {"num_steps": num_steps, "seed": 0, "schedule": schedule, "minimum": minimum}
+        if extra == "fragments":
+            from hotloop.algorithms import appo
+
+            plan |= {"in_fragments": True, "max_policy_age": appo.Config().max_policy_age}
         self.environments = environments
         self.rollout = environments.rollout(
             ActingPolicy(network, PolicySnapshot(0, self._params), exploration=exploration),

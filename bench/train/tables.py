@@ -63,7 +63,7 @@ def off_policy_table() -> str:
 def _about(result: dict[str, Any]) -> str:
     settings = result["settings"]
     ways = {"compile": "compiled", "on": "compiled", "off": "eager"}  # as it was called before
-    asked = settings.get("execution", settings.get("compile"))
+    asked: str = settings.get("execution") or settings["compile"]
     how = ways.get(asked, asked)
     if how != "eager":
         how += f", {settings['cache']} cache"

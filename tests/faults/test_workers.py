@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.trials import (
+    APPO,
     PPO,
     SAC,
     Failed,
@@ -16,7 +17,9 @@ from tests.faults.trials import (
     inference_of,
     is_accounted_for,
     is_alive,
+    kill,
     left_behind,
+    metrics,
     send,
     succeeded,
     times,
@@ -28,11 +31,12 @@ faults = pytest.mark.faults
 _NUM_WORKERS = 2
 _NUM_ROWS = 160  # of each environment
 
-# By schedule: the training, and an environment that it can be of.
+# By schedule, or algorithm: the training, and an environment that it can be of.
 TRAININGS = {
     "barrier": ([*PPO, "--schedule", "barrier"], "CartPole-v1"),
     "variable": ([*PPO, "--schedule", "variable"], "CartPole-v1"),
     "async": ([*SAC, "--schedule", "async", "--report-interval", "50"], "Pendulum-v1"),
+    "appo": ([*APPO, "--schedule", "async"], "CartPole-v1"),
 }
 # Stage → the call in which a worker dies, and which of these calls it may be.
 STAGES = {
@@ -149,6 +153,38 @@ def test_whoever_dies_where_inference_is_central(forks, tally, tmp_path, schedul
 
 @faults
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("inference", ["worker", "central"])
+def test_a_killed_learner_goes_on_where_it_waits_for_nobody(forks, tally, tmp_path, inference):
+    """Its workers end at once, and what is resumed counts on from a checkpoint to the end."""
+
+    def trial(seed):
+        rng, run = random.Random(f"{inference} {seed}"), tmp_path / f"{inference}-{seed}"
+        size = 4 * 32
+        total = 12 * size
+        command = [*APPO, "--schedule", "async", "--workers", _NUM_WORKERS, "--run-dir", run]
+        command += ["--env-id", "tests.faults.worlds:mortal", "--inference", inference]
+        command += ["--env-kwargs", json.dumps({"env_id": "CartPole-v1", "pause_s": 0.003})]
+        command += ["--total-timesteps", total, "--checkpoint-interval", 2 * size]
+        child = forks.command(*command)
+        if not wait_for_lines(child.pid, run, rng.randint(1, 8)):
+            raise Failed(child.wait().told)
+        time.sleep(rng.uniform(0.0, 0.1))
+        seen = workers_of(child.pid) + inference_of(child.pid)
+        kill(child.pid)
+        child.wait()
+        left_behind(seen)
+        _ends_well(forks.run("resume", run), run, [])
+        counted = [line["timesteps"] for line in metrics(run)]
+        if counted != list(range(size, total + 1, size)):
+            raise Failed(f"iterations end at {counted}")
+        if any(line["age_max"] > 4 for line in metrics(run)):
+            raise Failed("older than `max_policy_age`")
+
+    tally(f"kill a learner of appo, {inference}").run(trial, range(times(6)))
+
+
+@faults
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("schedule", list(TRAININGS))
 def test_workers_that_freeze(forks, tally, tmp_path, schedule):
     """A stopped process neither ends nor says a word."""
@@ -156,7 +192,7 @@ def test_workers_that_freeze(forks, tally, tmp_path, schedule):
     def trial(seed):
         rng, run = random.Random(f"{schedule} {seed}"), tmp_path / f"{schedule}-{seed}"
         # Some seconds beyond the limit, also where the other worker does all of it.
-        rows = 1000 if schedule == "async" else 2 * _NUM_ROWS
+        rows = 1000 if schedule in ("async", "appo") else 2 * _NUM_ROWS
         command = _command(schedule, run, 2 * rows, pause_s=0.005)
         child = forks.command(*command, "--num-envs", 2, "--step-timeout-s", 2)
         if not wait_for_lines(child.pid, run, rng.randint(1, 3)):

@@ -32,6 +32,7 @@ Place = TypeVar("Place")
 _SMALL = ["--num-envs", "4", "--hidden-sizes", "16", "--execution", "eager", "--seed", "1"]
 PPO = ["train", "ppo", *_SMALL, "--num-steps", "32", "--update-epochs", "2"]
 PPO += ["--num-minibatches", "2"]
+APPO = ["train", "appo", *PPO[2:]]
 CARTPOLE = [*PPO, "--env-id", "CartPole-v1"]
 SAC = ["train", "sac", *_SMALL, "--learning-starts", "64", "--batch-size", "32"]
 SAC += ["--buffer-size", "1000", "--update-to-data", "0.1"]

@@ -47,11 +47,17 @@ def record(
     *target: str,
     interval_s: float = 0.01,
     hooks: bool = True,
+    gpu_window_s: float = 0.0,
     **more: str,
 ) -> tuple[subprocess.CompletedProcess[str], Session]:
     """Run a target of `hotloop profile` in a directory; its profile goes to `profile` in it."""
     profile = directory / "profile"
-    settings = {"directory": str(profile), "interval_s": interval_s, "hooks": hooks}
+    settings = {
+        "directory": str(profile),
+        "interval_s": interval_s,
+        "hooks": hooks,
+        "gpu_window_s": gpu_window_s,
+    }
     command = [
         sys.executable,
         "-m",

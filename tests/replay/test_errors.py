@@ -934,7 +934,7 @@ def test_numba_is_missing():
         "sys.modules['numba'] = None\n"
         "from hotloop.errors import MissingExtraError\n"
         "try:\n"
-        "    import hotloop.replay\n"
+        "    from hotloop.replay import ReplayBuffer\n"
         "except MissingExtraError as error:\n"
         "    print(error)\n"
     )

@@ -184,6 +184,8 @@ def test_configurations_are_values():
         ({"clip_obs": 0.0}, "`clip_obs` must be positive and finite, got 0.0"),
         ({"eval_interval": 0}, "`eval_interval` must be a positive integer, got 0"),
         ({"keep_checkpoints": -1}, "`keep_checkpoints` must be an integer ≥ 0, got -1"),
+        ({"gpu_window_ms": 19, "device": "cuda"}, "`gpu_window_ms` must be 0 or between 20 and"),
+        ({"gpu_window_ms": 250}, "`gpu_window_ms` 250 needs a GPU, got `device` 'cpu': set"),
         ({"workers": -1}, "`workers` must be an integer ≥ 0 or 'auto', got -1"),
         ({"workers": "many"}, "`workers` must be an integer ≥ 0 or 'auto', got 'many'"),
         ({"backend": "ray"}, "`backend` must be 'processes' or 'inline', got 'ray'"),
@@ -229,8 +231,8 @@ def test_configurations_are_values():
         ),
         (
             {"schedule": "async"},
-            "`schedule` must be 'barrier' or 'variable', got 'async': 'async' is for algorithms "
-            "that learn from replay",
+            "`schedule` must be 'barrier' or 'variable', got 'async': 'async' is for appo, "
+            "and for algorithms that learn from replay",
         ),
         ({"schedule": "variable"}, "`schedule` 'variable' needs workers of their own"),
         ({"overlap": True}, "`overlap` needs workers of their own: set `workers` too"),
@@ -468,12 +470,13 @@ def test_what_may_change():
 def test_which_may_change():
     shared = {
         *("total_timesteps", "runs_dir", "run_dir", "track", "log_info", "device"),
-        *("checkpoint_interval", "keep_checkpoints"),
+        *("checkpoint_interval", "keep_checkpoints", "gpu_window_ms"),
         *("eval_interval", "eval_episodes", "eval_videos"),
         *("backend", "inference", "step_timeout_s", "max_failures"),
     }
     assert may_change(Config) == shared
-    assert may_change(OffPolicy) == shared | {"save_replay", "report_interval"}
+    kept = {"save_replay", "replay_device", "updates_per_launch", "report_interval"}
+    assert may_change(OffPolicy) == shared | kept
 
 
 def test_a_mark_of_ones_own():

@@ -595,3 +595,24 @@ def test_the_times_of_threads_are_kept(tmp_path):
     assert 0.0 <= told["longest_s"] <= told["queued_s"] + 1e-9
     assert told["on_core_s"] > 0.0
     assert (told["torch_threads"], told["workers"]) == (1, 0)
+
+
+@pytest.mark.gpu
+def test_windows_on_a_gpu_are_in_the_report(tmp_path):
+    import torch
+
+    from hotloop.profiler import read
+    from hotloop.profiler.session.gpu import gpu_use
+
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    options = {"device": "cuda", "gpu_window_ms": 100, "total_timesteps": 10_000_000}
+    result = ppo.train(
+        config(tmp_path, **options),
+        on_report=lambda report: report.elapsed_s > 6.0,
+        progress=False,
+    )
+    use = gpu_use(read(result.run_dir))
+    assert use is not None
+    assert use.num_updates
+    assert use.busy > 0

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.algorithms import dqn, ppo, sac, td3
 from hotloop.learner import Learner
+from hotloop.training.device_replay import Launches
 from tests import toy_envs
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -29,12 +30,19 @@ RUNS = {
     "sac": (sac, OFF_POLICY, {"update_to_data": 1.0}, {"update_to_data": 4.0}),
     "td3": (td3, OFF_POLICY, {"update_to_data": 1.0}, {"update_to_data": 4.0}),
     "dqn": (dqn, OFF_POLICY, {"update_to_data": 1.0}, {"update_to_data": 4.0}),
+    "launches": (
+        sac,
+        {**OFF_POLICY, "replay_device": "device"},
+        {"update_to_data": 1.0},
+        {"update_to_data": 4.0, "updates_per_launch": 4},
+    ),
 }
 ENVS = {
     "ppo": "CartPole-v1",
     "sac": toy_envs.ReachTheTarget,
     "td3": toy_envs.ReachTheTarget,
     "dqn": toy_envs.ChooseTheSign,
+    "launches": toy_envs.ReachTheTarget,
 }
 LOOKS = (
     torch.ops.aten._local_scalar_dense.default,
@@ -105,6 +113,12 @@ def of_last_iteration(name, device, options, tmp_path, monkeypatch):
     monkeypatch.setattr(
         Learner, "update", lambda self, batch: (updates.append(1), update(self, batch))[1]
     )
+    make = Launches.make
+    monkeypatch.setattr(
+        Launches,
+        "make",
+        lambda self, count, scale: (updates.extend([1] * count), make(self, count, scale))[1],
+    )
     with counted(device, monkeypatch) as looks:
         module.train(
             config,
@@ -112,6 +126,7 @@ def of_last_iteration(name, device, options, tmp_path, monkeypatch):
             on_report=lambda report: at_reports.append((looks.count, len(updates))) or False,
         )
     monkeypatch.setattr(Learner, "update", update)
+    monkeypatch.setattr(Launches, "make", make)
     (before, updates_before), (after, updates_after) = at_reports[-2:]
     return after - before, updates_after - updates_before
 
@@ -136,7 +151,8 @@ def test_an_update_that_looks_is_seen(tmp_path, monkeypatch):
 
     def looks(state, batch, noise, hyper, *, nets, config):
         metrics = update(state, batch, noise, hyper, nets=nets, config=config)
-        return metrics if metrics["policy_loss"].item() < 1e9 else metrics
+        assert metrics["policy_loss"].item() < 1e9
+        return metrics
 
     monkeypatch.setattr(ppo, "train", dataclasses.replace(ppo.algorithm, update=looks).train)
     _, _, few, many = RUNS["ppo"]

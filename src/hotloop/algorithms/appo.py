@@ -12,6 +12,7 @@ experience of the newest policy itself it is PPO's update.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -30,6 +31,9 @@ from hotloop.training.options import Count, Hint, Natural, Positive
 from hotloop.types import Fragment
 
 _TRANSITION_BYTES = 29  # at least, of an observation of one byte
+
+# Who acted computed its log-probabilities elsewhere: so far apart they may be of one policy.
+_ROUNDING = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,12 +158,14 @@ def loss(
         batch = batch._replace(log_prob=batch.newest_log_prob)
     total, parts = ppo.loss(params, batch, hyper, nets, config, policy_weight=weight)
     with torch.no_grad():
-        ratio = log_importance.exp()
+        # The largest is 1: the share is the same, and no square is infinite.
+        ratio = (log_importance - log_importance.max()).exp()
+        is_truncated = log_importance > math.log(config.max_rho) + _ROUNDING
         return total, {
             **parts,
             # Kish 1965: (Σ w)² / (n Σ w²), the share of the rows that count.
             "effective_share": ratio.mean().square() / ratio.square().mean(),
-            "truncated_share": (ratio > config.max_rho).to(torch.float32).mean(),
+            "truncated_share": is_truncated.to(torch.float32).mean(),
         }
 
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from hotloop.cli.report import print_findings
 from hotloop.errors import ConfigError, HotloopError, ProfileError
 from hotloop.profiler.collect.pyspy import attach
+from hotloop.timing.gpu_window import LENGTH_S
 
 if TYPE_CHECKING:
     from hotloop.profiler.render.findings import Findings
 
-USAGE = """usage: hotloop profile [--out DIR] [--interval MS] [--no-hooks] [--py-spy] SCRIPT [ARG…]
+USAGE = """usage: hotloop profile [--out DIR] [--interval MS] [--gpu-window MS] [--no-hooks]
+                       [--py-spy] SCRIPT [ARGUMENT ...]
        hotloop profile [...] -m MODULE [ARGUMENT ...]
        hotloop profile [...] train ppo ...
 
@@ -29,11 +31,14 @@ script's output and exit code are its own.
 options:
   --out DIR       where the profile goes (default: profiles/<script>__<time>)
   --interval MS   between samples (default: 10; 0: no samples)
+  --gpu-window MS
+                  how long torch's profiler looks at a GPU each time, 3, 10, 30, 100, … s after
+                  torch begins to use one (default: auto, which is 250; 0: never)
   --no-hooks      leave other libraries' functions alone
   --py-spy        have py-spy sample it too, into py-spy.txt of the profile
   -h, --help      show this
 """
-_WITH_VALUE = {"--out": "DIR", "--interval": "MS"}
+_WITH_VALUE = {"--out": "DIR", "--interval": "MS", "--gpu-window": "MS"}
 _OWN = ("train", "resume", "eval", "bandit")
 
 
@@ -51,6 +56,7 @@ def run(args: list[str]) -> int:
         "interval_s": options["interval_s"],
         # What hotloop does itself has spans of its own.
         "hooks": options["hooks"] and target[:2] != ["-m", "hotloop"],
+        "gpu_window_s": options["gpu_window_s"],
     }
     command = [
         sys.executable,
@@ -115,6 +121,7 @@ def split(args: list[str]) -> tuple[list[str], list[str]]:
 def _parse(own: list[str]) -> dict[str, Any] | None:
     """Our own options; None where help is asked for."""
     options: dict[str, Any] = {"out": None, "interval_s": 0.01, "hooks": True, "py_spy": False}
+    options["gpu_window_s"] = LENGTH_S
     options["again"] = []  # those that another profile needs to be comparable
     left = list(own)
     while left:
@@ -131,9 +138,12 @@ def _parse(own: list[str]) -> dict[str, Any] | None:
             value = value if is_joined else left.pop(0)
             if option == "--out":
                 options["out"] = value
-            else:
-                options["interval_s"] = _seconds(value)
-                options["again"] += [option, value]
+                continue
+            if option == "--interval":
+                options["interval_s"] = _seconds(option, value, least_ms=1)
+            elif value != "auto":
+                options["gpu_window_s"] = _seconds(option, value, least_ms=20)
+            options["again"] += [option, value]
         elif option in _WITH_VALUE:
             raise ConfigError(f"expected `{option} {_WITH_VALUE[option]}`, got nothing after it")
         else:
@@ -144,14 +154,14 @@ def _parse(own: list[str]) -> dict[str, Any] | None:
     return options
 
 
-def _seconds(text: str) -> float:
+def _seconds(option: str, text: str, *, least_ms: int) -> float:
     try:
         value = float(text) / 1e3
     except ValueError:
         value = -1.0
-    if not (value == 0 or 0.001 <= value <= 10):
+    if not (value == 0 or least_ms / 1e3 <= value <= 10):
         raise ConfigError(
-            f"`--interval` must be 0 or between 1 and 10,000 milliseconds, got '{text}'"
+            f"`{option}` must be 0 or between {least_ms} and 10,000 milliseconds, got '{text}'"
         )
     return value
 

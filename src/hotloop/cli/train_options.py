@@ -10,6 +10,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_origin
 
 from hotloop.algorithms import ALGORITHMS, find
@@ -131,6 +132,7 @@ def parse(
     description += f"\n\nOf the command itself: {'; '.join(own)}."
     options: dict[str, Any] = {"args": args, "prog": prog, "registry": _rules()}
     _check_owned(args, config_class)
+    _check_hinted(args, config_class)
     filed = dict(filed or {})
     if filed:
         options["default"] = unchecked(**filed)
@@ -167,6 +169,23 @@ def _check_owned(args: Sequence[str], config_class: type) -> None:
             from hotloop.training.options.base import unknown_option
 
             raise UnknownNameError(unknown_option(name, config_class))
+
+
+def _check_hinted(args: Sequence[str], config_class: type) -> None:
+    """Refuse words that an option does not know, and give its hint, which tyro does not.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    from hotloop.training.options.constraints import check_value, has_hint, type_hints
+
+    hints = {name: hint for name, hint in type_hints(config_class).items() if has_hint(hint)}
+    for arg, following in pairwise([*args, "--"]):
+        option, has_value, value = arg.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        value = value if has_value else following
+        if arg.startswith("--") and name in hints and not value.startswith("--"):
+            check_value(name, hints[name], value)
 
 
 @contextlib.contextmanager

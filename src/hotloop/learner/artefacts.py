@@ -267,34 +267,39 @@ def build(recording: Recording, tell: Callable[[str], None] = lambda _: None) ->
 
 def traced(
     update: Callable[..., Any], arguments: tuple[Any, ...]
-) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+) -> tuple[torch.nn.Module, tuple[Tensor, ...], bool]:
     """Return an update as a graph of its operations, of the tensors of its arguments in order.
 
     Args:
-        update: is run on copies.
-        arguments: trees of tensors.
+        update: is run once.
+        arguments: trees of tensors, which it changes; no copies, since a state may hold a replay
+            buffer that leaves no room for another.
 
     Returns:
-        The graph, which gives a tuple; and copies of the tensors to call it with.
+        The graph, which gives a tuple; the tensors to call it with; whether the update gives a
+        tuple too, or one tensor.
 
     Raises:
         Unpackable: it replaces tensors of its state.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    arguments = copy.deepcopy(arguments)
     inputs = tuple(tensors(arguments).values())
+    gives_tuple = False
 
     def flat(*some: Tensor) -> tuple[Tensor, ...]:
+        nonlocal gives_tuple
         following = iter(some)
         tree = mapped(arguments, lambda _: next(following))
         result = update(*tree)
         if list(map(id, tensors(tree).values())) != list(map(id, some)):
             raise Unpackable("it replaces tensors of its state")
+        gives_tuple = isinstance(result, tuple)
         return result if isinstance(result, tuple) else (result,)
 
     with compiling():
-        return make_fx(flat)(*copy.deepcopy(inputs)), inputs
+        graph = make_fx(flat)(*inputs)
+    return graph, inputs, gives_tuple
 
 
 def _compiled(recording: Recording, tell: Callable[[str], None]) -> bytes:
@@ -304,7 +309,7 @@ def _compiled(recording: Recording, tell: Callable[[str], None]) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's about its own ways
         tell("compiling the update, once on this machine (some 20 s): tracing it")
-        graph, inputs = traced(recording.update, recording.arguments)
+        graph, inputs, _ = traced(recording.update, copy.deepcopy(recording.arguments))
         program = torch.export.export(graph, inputs, strict=False)
         tell("compiling the update: it is traced, its C++ is being compiled")
         # In memory: torch ends the process where a package that it writes finds no room.

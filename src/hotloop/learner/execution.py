@@ -401,15 +401,19 @@ def _torch_compiled(
         "options": {"guard_filter_fn": lambda guards: [False] * len(guards)},
     }
     try:
-        graph, inputs = artefacts.traced(update, args)
+        graph, inputs, gives_tuple = artefacts.traced(update, args)
     except artefacts.Unpackable:
         return _whole_compiled(update, args, options)
     compiled: Any = torch.compile(graph, **options)
     compiled(*inputs)
-    gives_tuple = isinstance(update(*copy.deepcopy(args)), tuple)
+    known: Any = None
+    changed: list[Tensor] = []
 
     def run(state: Any, args: tuple[Any, ...], given: list[Tensor]) -> Any:
-        outputs = compiled(*tensors(state).values(), *given)
+        nonlocal known, changed
+        if state is not known:
+            known, changed = state, list(tensors(state).values())
+        outputs = compiled(*changed, *given)
         return tuple(outputs) if gives_tuple else outputs[0]
 
     return run

@@ -337,7 +337,13 @@ def no_synchronisation() -> Iterator[None]:
 
 
 def shared_with_others(device: torch.device) -> str:
-    """Return a sentence where another process holds much of a GPU; else nothing."""
+    """Return a sentence where another process holds much of a GPU; else nothing.
+
+    It says nothing of a process that holds little and computes much: what a GPU is doing is told
+    by `nvidia-smi`, which is not there always.
+    """
+    if device.type != "cuda":
+        return ""
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
     if others < 2 * 2**30:  # a process's own context takes some hundred MiB

@@ -1,20 +1,42 @@
-"""Replay: transitions in, batches out, drawn uniformly or by any weights, at a few microseconds."""
+"""Replay: transitions in, batches out, drawn uniformly or by any weights, at a few microseconds.
+
+Public names are loaded when they are first used: `DeviceReplay` needs torch and may do without
+Numba, and the others the other way round.
+"""
 
 from __future__ import annotations
 
-from hotloop.replay.batch import Batch
-from hotloop.replay.buffer import ReplayBuffer
-from hotloop.replay.samplers import (
-    Prioritized,
-    Proportional,
-    RankBased,
-    Sampler,
-    Sequences,
-    Uniform,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotloop.replay.batch import Batch
+    from hotloop.replay.buffer import ReplayBuffer
+    from hotloop.replay.device_buffer import DeviceReplay
+    from hotloop.replay.samplers import (
+        Prioritized,
+        Proportional,
+        RankBased,
+        Sampler,
+        Sequences,
+        Uniform,
+    )
+
+_MODULES = {
+    "Batch": "batch",
+    "DeviceReplay": "device_buffer",
+    "Prioritized": "samplers",
+    "Proportional": "samplers",
+    "RankBased": "samplers",
+    "ReplayBuffer": "buffer",
+    "Sampler": "samplers",
+    "Sequences": "samplers",
+    "Uniform": "samplers",
+}
 
 __all__ = [
     "Batch",
+    "DeviceReplay",
     "Prioritized",
     "Proportional",
     "RankBased",
@@ -23,3 +45,10 @@ __all__ = [
     "Sequences",
     "Uniform",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

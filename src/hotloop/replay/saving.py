@@ -255,7 +255,7 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
         _inside(store.finals_free[: max(num_free, 0)], 0, num_finals),
     ]
     if layout.link >= 0:
-        links = _words(store.rows, size, layout.row_bytes, layout.link)
+        links = words_of(store.rows, size, layout.row_bytes, layout.link)
         heads = links >= HEAD
         heads_exist = _inside(links[heads], HEAD, HEAD + num_envs * n_step)
         good.append(heads_exist)
@@ -269,10 +269,10 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
             expected[led_to] = leading
         good.append(np.array_equal(per_env["open"], expected))
     if layout.previous >= 0:
-        previous = _words(store.rows, size, layout.row_bytes, layout.previous)[:, 0]
+        previous = words_of(store.rows, size, layout.row_bytes, layout.previous)[:, 0]
         good.append(_inside(previous, 0, 1 << 31))
         if layout.following >= 0:
-            following = _words(store.rows, size, layout.row_bytes, layout.following)[:, 0]
+            following = words_of(store.rows, size, layout.row_bytes, layout.following)[:, 0]
             later = (added - 1 - np.arange(size)) % max(size, 1)  # entries after each slot's
             good.append(bool(((following >= 0) & (following <= later)).all()))
             if good[-1]:  # and what an entry leads to leads back
@@ -286,11 +286,12 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
     heads_at = np.arange(num_envs)[:, None] * n_step + (steps[:, None] - ages) % n_step
     for pool in store.pools:
         apart, used = pool.apart, pool.num_used
-        in_heads = _words(store.heads, num_envs * n_step, layout.row_bytes, apart.refs, apart.stack)
+        num_heads = num_envs * n_step
+        in_heads = words_of(store.heads, num_heads, layout.row_bytes, apart.refs, apart.stack)
         holders = heads_at[holds if apart.shared else holds & (ages > 0)]
         found = [in_heads[holders].reshape(-1)]
         for offset in (apart.refs, apart.next_refs)[: 1 + apart.shared]:
-            words = _words(store.rows, size, layout.row_bytes, offset, apart.stack)
+            words = words_of(store.rows, size, layout.row_bytes, offset, apart.stack)
             found.append(words.reshape(-1))
         refs = np.concatenate(found)
         good.append(_inside(refs, 0, used))
@@ -308,7 +309,7 @@ def _check_references(buffer: ReplayBuffer, path: Path) -> None:
         raise CheckpointError(f"{path} is damaged: some of it leads nowhere; take another copy")
 
 
-def _words(memory: Array, size: int, stride: int, offset: int, count: int = 1) -> Array:
+def words_of(memory: Array, size: int, stride: int, offset: int, count: int = 1) -> Array:
     """int32 words of rows, (size, count)."""
     if size == 0:
         return np.zeros((0, count), np.int32)

@@ -70,16 +70,21 @@ def _totals_of(segment: Segment, event: np.dtype, scale: float) -> np.ndarray:
         floor = int(rows[0, 0])
         first = (folded >> 1) % layout.ring_capacity
         at = layout.ring + first * f.EVENT_SIZE
-        fresh = np.frombuffer(segment.buffer, event, f.PERIOD, at).copy()
+        ring = np.frombuffer(segment.buffer, event, f.PERIOD, at)
+        # NumPy lets other threads run while it copies: of an event that was written meanwhile the
+        # start may be an old one. Where the end was there before, the start was.
+        committed = ring["end"].copy()
+        fresh = ring.copy()
         # The bank that was read is written again only after another fold.
         if words[f.S_FOLDED] == folded:
             break
+    is_whole = committed == fresh["end"]
     starts, ends = fresh["start"], fresh["end"]
     if scale != 1:
         starts, ends = np.rint(starts * scale), np.rint(ends * scale)
     nodes = fresh["node"]
     # Slots behind the newest event hold those of a lap ago.
-    new = (ends >= floor) & (nodes > 0) & (nodes < num_nodes)
+    new = is_whole & (ends >= floor) & (nodes > 0) & (nodes < num_nodes)
     lengths = np.maximum(ends[new] - starts[new], 0).astype(np.float64)
     sums[:, 0] += np.bincount(nodes[new], minlength=num_nodes)
     sums[:, 1] += np.bincount(nodes[new], lengths, num_nodes).astype(np.int64)

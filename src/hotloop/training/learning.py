@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,11 +27,14 @@ class Learning:
         steps: yields each batch to learn from, is sent |TD error|, (B,), or None, and returns what
             came of it all.
         spans: how the time is called, from the outermost one to that of a single batch.
+        launch: makes all of it in fewer calls, of many batches each; None: there is no such way.
+            Who makes updates of several runs at once takes `steps`.
     """
 
     learner: Learner
     steps: Generator[Any, Any, Any]
     spans: tuple[str, ...]
+    launch: Callable[[], Any] | None = None
 
 
 Run = Generator[Learning, Any, Ended]
@@ -58,6 +61,9 @@ def drive(run: Run[Ended]) -> Ended:
 def learn(asked: Learning) -> Any:
     """Make all updates; return what came of them."""
     *around, each = asked.spans
+    if asked.launch is not None:
+        with span(each):
+            return asked.launch()
     with contextlib.ExitStack() as spans:
         for name in around:
             spans.enter_context(span(name))

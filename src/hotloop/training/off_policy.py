@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from hotloop.errors import (
@@ -28,12 +29,13 @@ from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
 from hotloop.runs import REPLAY_FILE, Result
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
+from hotloop.training.device_replay import Launches, ReplayOnDevice, is_on_device
 from hotloop.training.learning import Learning, Run
 from hotloop.training.position import Position, ReplayPosition
 from hotloop.training.replay import Replay
 from hotloop.training.resume import Resumed
 from hotloop.training.train import Training
-from hotloop.types import Array
+from hotloop.types import Array, Fragment
 
 # Updates whose numbers are kept until they are looked through, at the latest.
 MAX_KEPT = 1_000
@@ -138,13 +140,18 @@ class OffPolicy(Algorithm):
                 overlap=config.overlap,
             )
         with span("make_replay"):
-            memory_size = network.memory_size
-            replay = Replay(config, envs, training.device, training.environment, memory_size)
+            memory_size, device = network.memory_size, training.device
+            launches: Launches | None = None
+            if is_on_device(config, envs, device):
+                replay = ReplayOnDevice(config, envs, device)
+                launches = Launches(learner, replay, config.updates_per_launch)
+            else:
+                replay = Replay(config, envs, device, training.environment, memory_size)
         exploration = self.exploration(config)
         snapshot = learner.publish(0, normalizer.obs_scale)
         policy = ActingPolicy(network, snapshot, exploration=exploration)
         rollout = training.rollout(policy)
-        rounds = _Rounds(self, config, learner, rollout, replay, normalizer)
+        rounds = _Rounds(self, config, learner, rollout, replay, normalizer, launches)
         iteration, restarted_envs, notes = 0, [], []
         if resumed is not None:
             iteration = resumed.position.iteration
@@ -219,8 +226,9 @@ class _Rounds:
         config: Any,
         learner: Learner,
         rollout: Rollout,
-        replay: Replay,
+        replay: Replay | ReplayOnDevice,
         normalizer: Normalizer,
+        launches: Launches | None,
     ) -> None:
         self.num_moves = 0
         self._algorithm = algorithm
@@ -229,10 +237,11 @@ class _Rounds:
         self._rollout = rollout
         self._replay = replay
         self._normalizer = normalizer
+        self._launches = launches
         self._is_scaled = normalizer.obs_scale is not None
         self._began, self._done, self._empty_at = -1, 0, 0  # see `ReplayPosition`
         # The numbers of what the updates learned from that were not looked through yet.
-        self._indices: list[Array] = []
+        self._indices: list[Any] = []
         self._iteration_began = 0  # updates by then
 
     @property
@@ -332,11 +341,12 @@ class _Rounds:
                 raise
             with span("store"):
                 for fragment in fragments:
-                    self._replay.store(fragment)
+                    self._store(fragment)
                     self._normalizer.update(fragment)
             learner.hyper.set(min(1.0, rollout.num_transitions / config.total_timesteps))
             if due := self._num_due():
-                yield Learning(learner, self._learn(due), spans=("update",))
+                launch = None if self._launches is None else partial(self._launch, due)
+                yield Learning(learner, self._learn(due), spans=("update",), launch=launch)
             if len(self._indices) >= MAX_KEPT:
                 self._check_finite()
             if self._began >= 0 or self._is_scaled:
@@ -376,13 +386,33 @@ class _Rounds:
         for first in range(0, due, replay.max_drawn):
             count = min(due - first, replay.max_drawn)
             batches, index = replay.draw(count, scale)
-            self._indices.extend(index.copy().reshape(count, -1))
-            for batch in batches:
+            # Those of a device are in tensors of their own.
+            rows = (index.copy() if isinstance(index, np.ndarray) else index).reshape(count, -1)
+            self._indices.extend(rows)
+            for batch, row in zip(batches, rows, strict=True):
                 td_error = yield batch
                 if replay.by_priority:
-                    self._update_priorities(index, td_error)
+                    self._update_priorities(row, td_error)
             self._done += count
             self._rollout.watch()
+
+    def _launch(self, due: int) -> None:
+        """Make so many updates, K of them in one function."""
+        assert self._launches is not None
+        for count in self._launches.counts(due):
+            rows, td_error = self._launches.make(count, self._normalizer.obs_scale)
+            self._indices.extend(rows)
+            if self._replay.by_priority:
+                self._update_priorities(rows, td_error)
+            self._done += count
+            self._rollout.watch()
+
+    def _store(self, fragment: Fragment) -> None:
+        try:
+            self._replay.store(fragment)
+        except ReplayError:
+            self._check_finite()  # of a device's priorities, which are written a round later
+            raise
 
     def _update_priorities(self, index: Array, td_error: Any) -> None:
         if td_error is None:
@@ -392,7 +422,7 @@ class _Rounds:
             )
         with span("update_priorities"):
             try:
-                self._replay.buffer.update_weights(index, td_error.cpu().numpy())
+                self._replay.update_priorities(index, td_error)
             except ReplayError:
                 self._check_finite()  # an error that is NaN has a cause
                 raise

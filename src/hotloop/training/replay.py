@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,13 +11,14 @@ from torch import Tensor
 
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
-from hotloop.replay import Batch as Drawn
-from hotloop.replay import Proportional, ReplayBuffer, Uniform
 from hotloop.rollouts import Environments
 from hotloop.system.memory import need_memory
 from hotloop.training.goals import Hindsight
 from hotloop.training.worker_weights import WorkerWeights
 from hotloop.types import Array, Fragment
+
+if TYPE_CHECKING:
+    from hotloop.replay import Batch as Drawn
 
 # Updates whose batches are drawn in one call: it saves a few µs each, and more would leave the
 # cache before they are used.
@@ -84,6 +85,8 @@ class Replay:
         environment: str | Callable[..., Any],
         memory_size: int = 0,
     ) -> None:
+        from hotloop.replay import Proportional, ReplayBuffer, Uniform  # a device's needs no Numba
+
         sampler, weight_from = config.sampler(), None
         if config.replay == "proportional":
             weight_from = config.replay_weight_from or "episode_return"
@@ -205,6 +208,10 @@ class Replay:
         for there, here in self._copies[count]:
             there.copy_(here)
         return batches, index
+
+    def update_priorities(self, index: Array, td_error: Tensor) -> None:
+        """Give transitions that were learned from their new priorities."""
+        self.buffer.update_weights(index, td_error.cpu().numpy())
 
     def kept(self, index: Array) -> dict[str, Array]:
         """Return those of some transitions that are still there, by field."""

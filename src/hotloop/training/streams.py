@@ -58,12 +58,17 @@ class StreamWeights:
     def weights(self, fragments: Sequence[Fragment]) -> list[float]:
         """Count the rows of a batch, and return a weight for those of each fragment."""
         kept = 1.0 - 1.0 / _MEMORY
-        self._counts = {group: kept * count for group, count in self._counts.items()}
+        counts = {group: kept * count for group, count in self._counts.items()}
         for fragment in fragments:
             group = fragment.first_env
-            self._counts[group] = self._counts.get(group, 0.0) + fragment.num_steps
-        mean = sum(self._counts.values()) / len(self._counts)
-        return [mean / self._counts[fragment.first_env] for fragment in fragments]
+            counts[group] = counts.get(group, 0.0) + fragment.num_steps
+        self._counts = dict(counts)
+        # Half of a batch counts as before it: at the times that a group is there, its count is
+        # greater than on average by as much. With all of it, a group 20 times slower had 8 % less.
+        for fragment in fragments:
+            counts[fragment.first_env] -= 0.5 * fragment.num_steps
+        mean = sum(counts.values()) / len(counts)
+        return [mean / counts[fragment.first_env] for fragment in fragments]
 
 
 def ages(fragments: Sequence[Fragment], version: int) -> Array:

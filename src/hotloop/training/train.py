@@ -15,6 +15,7 @@ from hotloop.envs import environment_name
 from hotloop.envs.closing import closed_in_time
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
+from hotloop.learner.graphs import shared_with_others
 from hotloop.learner.threads import FreeThreads, available_threads
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.policies.device_acting import DevicePolicy
@@ -28,6 +29,7 @@ from hotloop.runs import (
 from hotloop.system.crowding import CoreTimes
 from hotloop.system.signals import Pending, delayed_interrupt, pending_interrupt
 from hotloop.timing import span
+from hotloop.timing.gpu_window import GpuWindows
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.environments import (
     choose_inference,
@@ -159,6 +161,11 @@ class Training:
         self.resumed, self.environment = resumed, environment
         self._threads = threads
         self.device = choose_device(config.device)
+        if config.gpu_window_ms and self.device.type == "cuda":
+            length_s = config.gpu_window_ms / 1e3
+            windows = GpuWindows(run.path / "timing", "learner", length_s=length_s)
+            exits.callback(windows.stop)
+            windows.start()
         self._reporter = Reporter(run, on_report)
         exits.callback(self._reporter.keep_accounting)
         asked = config.torch_threads
@@ -258,18 +265,22 @@ class Training:
         for one in learner.executions:
             one.tell = self._reporter.doing
         self._cores.begin()
-        return self._reporter.begin(
+        execution = (
+            learner.executions[0].choice.reason
+            if self._shared is None
+            else learner.choose(num_lanes=self._shared.num_runs).reason
+        )
+        wants_to_stop = self._reporter.begin(
             config,
-            execution=(
-                learner.executions[0].choice.reason
-                if self._shared is None
-                else learner.choose(num_lanes=self._shared.num_runs).reason
-            ),
+            execution=execution,
             resumed=told,
             workers=describe_workers(config, self._options, self._run),
             position=None if resumed is None else resumed.position,
             is_resumed=self._is_resumed,
         )
+        if others := shared_with_others(learner.device):
+            self._reporter.doing(others)
+        return wants_to_stop
 
     def end_iteration(
         self,

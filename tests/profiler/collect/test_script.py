@@ -209,6 +209,7 @@ def test_mistakes_in_the_arguments(tmp_path) -> None:
     for wrong, message in (
         (["none.py"], "there is no such file"),
         (["--interval", "x", "script.py"], "between 1 and 10,000"),
+        (["--gpu-window", "5", "script.py"], "`--gpu-window` must be 0 or between 20 and 10,000"),
         (["--out"], "expected `--out DIR`, got nothing after it"),
         (["--verbose", "script.py"], "options of the script's own stand after it"),
         (["-m"], "nothing after -m"),

@@ -15,12 +15,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hotloop import timing
 from hotloop.profiler.collect.import_hooks import ImportHooks
 from hotloop.profiler.collect.sampler import Sampler
 from hotloop.timing._writer import in_multiprocessing_child
+from hotloop.timing.gpu_window import LENGTH_S, GpuWindows
 
 VARIABLE = "HOTLOOP_PROFILE"
 BOOT = Path(__file__).parent / "boot"
@@ -36,17 +38,30 @@ class Capture:
         component: what this process is.
         interval_s: between samples; 0: none are taken.
         hooks: whether other libraries' functions get spans.
+        gpu_window_s: of a window on the GPU, where torch uses one; 0: none is taken.
     """
 
-    def __init__(self, directory: Path, component: str, *, interval_s: float, hooks: bool) -> None:
-        self._directory = directory
+    def __init__(
+        self,
+        directory: Path,
+        component: str,
+        *,
+        interval_s: float,
+        hooks: bool,
+        gpu_window_s: float = LENGTH_S,
+    ) -> None:
+        self._directory, self._component = directory, component
         self._interval_s = interval_s
         self._sampler: Sampler | None = None
+        self._gpu_window_s, self._windows = gpu_window_s, None
         self.hooks: ImportHooks | None = None
+        more = {"torch.cuda": self._await_gpu} if gpu_window_s else {}
         if hooks:
             from hotloop.profiler.collect.hooks import make_hooks
 
-            self.hooks = make_hooks()
+            self.hooks = make_hooks(more)
+        elif more:
+            self.hooks = ImportHooks(more)
         timing.start(directory / "timing", component)
         # One process looks for all of those that belong to the program.
         self._sample(component, watches_others=component == _MAIN)
@@ -61,11 +76,31 @@ class Capture:
 
     def end(self) -> None:
         """Write what is left to be written. Harmless when repeated."""
+        windows, self._windows = self._windows, None
+        if windows is not None:
+            windows.stop()
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             sampler.stop()
         if self.hooks is not None:
             self.hooks.remove()
+
+    def _await_gpu(self, cuda: ModuleType) -> None:
+        """Take windows from when torch begins to use a GPU, if it ever does."""
+        if hasattr(cuda, "_lazy_call"):
+            cuda._lazy_call(self._look_at_gpu)
+
+    def _look_at_gpu(self) -> None:
+        if self._windows is not None:
+            return
+        try:
+            self._windows = GpuWindows(
+                self._directory / "timing", self._component, length_s=self._gpu_window_s
+            )
+            self._windows.start()
+        except Exception as error:  # of a torch of another version than was thought of
+            assert self.hooks is not None
+            self.hooks.problems["torch.autograd.profiler"] = f"{type(error).__name__}: {error}"
 
     def _sample(self, component: str, *, watches_others: bool, opens_late: bool = False) -> None:
         if self._interval_s > 0:
@@ -89,6 +124,7 @@ class Capture:
 
     def _in_child(self) -> None:
         """A fork: its own recording begins at its first span, its own samples here."""
+        self._windows, self._component = None, "process"
         sampler, self._sampler = self._sampler, None
         if sampler is None:
             return
@@ -107,7 +143,12 @@ def _end() -> None:
 
 
 def begin(
-    directory: Path, component: str = _MAIN, *, interval_s: float = INTERVAL_S, hooks: bool = True
+    directory: Path,
+    component: str = _MAIN,
+    *,
+    interval_s: float = INTERVAL_S,
+    hooks: bool = True,
+    gpu_window_s: float = LENGTH_S,
 ) -> Capture:
     """Record from here on; what was begun before ends.
 
@@ -116,16 +157,17 @@ def begin(
         component: what this process is.
         interval_s: between samples; 0: none are taken.
         hooks: whether functions of other libraries get spans, here and in processes to come.
+        gpu_window_s: of a window on the GPU, where torch uses one; 0: none is taken.
     """
     global _capture
     _end()
     directory = directory.absolute()
-    settings = {"directory": str(directory), "interval_s": interval_s, "hooks": hooks}
-    os.environ[VARIABLE] = json.dumps(settings)
+    settings = {"interval_s": interval_s, "hooks": hooks, "gpu_window_s": gpu_window_s}
+    os.environ[VARIABLE] = json.dumps({"directory": str(directory), **settings})
     path = os.environ.get("PYTHONPATH")
     if str(BOOT) not in (path or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = str(BOOT) + (os.pathsep + path if path else "")
-    _capture = Capture(directory, component, interval_s=interval_s, hooks=hooks)
+    _capture = Capture(directory, component, **settings)
     return _capture
 
 
@@ -142,6 +184,7 @@ def begin_in_child() -> None:
             "process",
             interval_s=float(settings["interval_s"]),
             hooks=bool(settings["hooks"]),
+            gpu_window_s=float(settings.get("gpu_window_s", 0.0)),
         )
     except Exception as error:  # whatever it is, the program is to run as it would without
         print(f"hotloop: this process is not profiled: {error}", file=sys.stderr)

@@ -32,6 +32,7 @@ def main(argv: list[str]) -> int:
         Path(settings["directory"]),
         interval_s=settings["interval_s"],
         hooks=settings["hooks"],
+        gpu_window_s=settings.get("gpu_window_s", 0.0),
     )
     try:
         if argv[1] == "-m":

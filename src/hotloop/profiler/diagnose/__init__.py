@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from hotloop.profiler.diagnose import (
     environments,
+    gpu,
     networks,
     over_time,
     pipeline,
@@ -47,6 +48,10 @@ RULES: tuple[Rule, ...] = (
     python_code.debug_mode,
     over_time.decay,
     pipeline.starved_stage,
+    gpu.waits_for_launches,
+    gpu.synchronisations,
+    gpu.pageable_copies,
+    gpu.idle_in_environments,
 )
 
 
@@ -67,21 +72,23 @@ def diagnose(session: Session) -> list[Diagnosis]:
         if (one := rule(evidence)) is not None
         and not (one.is_rebuild and (one.gain or 0) < REBUILD)
     ]
+    said = {gpu.INSTEAD_OF.get(one.rule) for one in ruled}
+    ruled = [one for one in ruled if one.rule not in said]
     found: list[Diagnosis] = []
     for cost in findings(evidence, Costs(evidence)) if evidence.is_sampled else ():
         same = next((one for one in ruled if is_same(one, cost)), None)
         if same is not None:
             ruled.remove(same)
         found.append(cost if same is None else merged(same, cost))
-    return sorted([*found, *ruled], key=lambda one: one.order)
+    return sorted(gpu.bounded(evidence, [*found, *ruled]), key=lambda one: one.order)
 
 
 def banners(session: Session) -> list[Diagnosis]:
-    """What holds of all that is said: other programs had the cores, or most of it was starting."""
+    """What holds of all that is said: the cores were others', most was starting, the GPU limits."""
     evidence = Evidence(session)
     return [
         one
-        for rule in (threads.cores_taken, over_time.start_up)
+        for rule in (threads.cores_taken, over_time.start_up, gpu.gpu_bound)
         if (one := rule(evidence)) is not None
     ]
 

@@ -16,6 +16,8 @@ from typing import NamedTuple
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.session import Frame, Process, Sample, Session, Stack, is_library
+from hotloop.profiler.session.gpu import gpu_use
+from hotloop.profiler.session.gpu_host import Host
 from hotloop.profiler.session.purpose import Purpose
 from hotloop.profiler.session.stages import Leaf, Share, stage_by_key, user_leaf
 
@@ -253,6 +255,14 @@ class Evidence:
             for file in files
             if (line := source.line_calling(file, names))
         )
+
+    # --- GPU --------------------------------------------------------------------------------------
+
+    @cached_property
+    def gpu(self) -> Host | None:
+        """What windows on the GPU say, and what the host did in them; None: there are none."""
+        use = gpu_use(self.session)
+        return None if use is None else Host(use)
 
     # --- words ------------------------------------------------------------------------------------
 

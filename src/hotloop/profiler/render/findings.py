@@ -13,6 +13,7 @@ from functools import cached_property
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.render.lines import Costs, Sources, costs
 from hotloop.profiler.session import Process, Session
+from hotloop.profiler.session.gpu import GpuUse, gpu_use
 from hotloop.profiler.session.lockstep import LockstepWaste, lockstep
 from hotloop.profiler.session.stages import Stages, stages
 from hotloop.profiler.session.throughput import Throughput, throughput
@@ -94,6 +95,11 @@ class Findings:
     def throughput(self) -> Throughput | None:
         """Environment steps; None: there were none."""
         return throughput(self.session)
+
+    @cached_property
+    def gpu(self) -> GpuUse | None:
+        """What the GPU did in windows on it; None: there are none."""
+        return gpu_use(self.session)
 
     @cached_property
     def costs(self) -> list[Costs]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hotloop import timing
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.render import words
+from hotloop.profiler.render import gpu, words
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.lines import Costs, Sources
 from hotloop.profiler.session import Process, Session
@@ -279,6 +279,12 @@ def _parts(found: Findings) -> list[_Table | _Words]:
     stage = stage_rows(found.stages(session.main))
     if stage:
         parts.append(_Table([(f"{session.main.name}, by samples", "share", *_KERNEL), *stage]))
+    if found.gpu is not None:
+        heading = ("GPU: " + gpu.title(found.gpu), *gpu.HEADINGS)
+        parts.append(_Table([heading, *gpu.rows(found.gpu)], last_is_text=True))
+        parts.append(_Words([gpu.note(found.gpu)], "dim"))
+    elif unseen := gpu.no_windows(session):
+        parts.append(_Words([unseen], "yellow"))
     parts.append(_Words([cost(session)], "dim"))
     if missing := notes(session):
         parts.append(_Words(missing, "yellow"))

@@ -5,6 +5,7 @@ Trace Event Format, JSON object form
 ("X"), what was read about once a second are counters ("C"), a kill is an instant ("i"), names are
 metadata ("M"). Times are microseconds since the session's start, with three decimals, so that none
 of a nanosecond is lost. Spans of a thread stand in the order of their starts, outer ones first.
+What GPUs did in windows is on the same timeline (`gpu`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from hotloop.profiler.render.gpu import trace_events
 from hotloop.profiler.render.words import one_line
 from hotloop.profiler.session import Process, Session
 from hotloop.profiler.session.throughput import step_factors
@@ -95,6 +97,7 @@ def _events(session: Session) -> Iterator[str]:
                     "s": "p",
                 }
             )
+    yield from map(_json, trace_events(session))
 
 
 def _json(event: dict[str, Any]) -> str:

@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from hotloop.profiler.collect import samples as samples_file
 from hotloop.timing import Node
 from hotloop.timing.reader import EVENT, OpenSpan, Place
+
+if TYPE_CHECKING:
+    from hotloop.profiler.session.gpu import GpuWindow
 
 Role = Literal["main", "worker", "helper"]
 # Spans in which an environment is stepped, alone or with others.
@@ -186,6 +189,7 @@ class Session:
         processes: main first, then helpers, then workers, each by name.
         uncovered: processes without a recording.
         problems: what was torn, foreign or missing, a sentence each.
+        gpu: windows on GPUs, in the order of their times.
     """
 
     directory: str
@@ -193,6 +197,7 @@ class Session:
     processes: list[Process]
     uncovered: list[Uncovered] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    gpu: list[GpuWindow] = field(default_factory=list)
 
     @property
     def start_ns(self) -> int:

@@ -19,6 +19,7 @@ from hotloop import documents, timing
 from hotloop.errors import ProfileError
 from hotloop.profiler.collect import samples as samples_file
 from hotloop.profiler.session import STEPS, Process, Session, SpanThread, Uncovered
+from hotloop.profiler.session.kineto import read_windows
 from hotloop.profiler.session.sampled import Sampled, add_up
 from hotloop.profiler.session.saving import FILE, load
 from hotloop.system.crowding import Crowding
@@ -73,7 +74,20 @@ def read(directory: str | os.PathLike[str]) -> Session:
     session = merge(recordings, sampled, directory=str(root), about=about, problems=problems)
     for run in (root, *(place.parent for place in sorted(elsewhere))):
         _add_facts_of_run(session, run)
+    _add_windows(session, [root / "timing", root, *sorted(elsewhere)])
     return session
+
+
+def _add_windows(session: Session, directories: Sequence[Path]) -> None:
+    """Windows on GPUs, of processes of this program."""
+    windows, problems = read_windows(directories)
+    lived = {process.pid: process for process in session.processes}
+    session.problems += problems
+    session.gpu = [
+        one
+        for one in windows
+        if one.pid in lived and lived[one.pid].start_ns <= one.start_ns <= lived[one.pid].end_ns
+    ]
 
 
 def _elsewhere(

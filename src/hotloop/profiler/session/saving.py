@@ -24,11 +24,13 @@ from hotloop.profiler.session import (
     ThreadTimes,
     Uncovered,
 )
+from hotloop.profiler.session.gpu import GpuWindow
 from hotloop.timing import Node
 from hotloop.timing.reader import OpenSpan, Place
 
 VERSION = 1
 FILE = "session.npz"
+WINDOW_ARRAYS = ("work", "calls", "looks")
 
 
 def save(session: Session, path: str | os.PathLike[str]) -> None:
@@ -45,6 +47,7 @@ def save(session: Session, path: str | os.PathLike[str]) -> None:
         "problems": session.problems,
         "uncovered": session.uncovered,
         "processes": [],
+        "gpu": [],
     }
     for number, process in enumerate(session.processes):
         arrays[f"events.{number}"] = process.events
@@ -63,6 +66,13 @@ def save(session: Session, path: str | os.PathLike[str]) -> None:
             for period in process.periods
         ]
         about["processes"].append(own)
+    for number, window in enumerate(session.gpu):
+        for name in WINDOW_ARRAYS:
+            arrays[f"gpu.{name}.{number}"] = getattr(window, name)
+        about["gpu"].append(
+            {name: value for name, value in vars(window).items() if name not in WINDOW_ARRAYS}
+            | {"spans": [[list(path), *totals] for path, totals in window.spans.items()]}
+        )
     arrays["session"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
@@ -100,6 +110,12 @@ def load(path: str | os.PathLike[str]) -> Session:
                     f"{about['version']}: update hotloop"
                 )
             events = [file[f"events.{i}"] for i in range(len(about["processes"]))]
+            windows = [
+                _window_from_json(
+                    own, {name: file[f"gpu.{name}.{number}"] for name in WINDOW_ARRAYS}
+                )
+                for number, own in enumerate(about.get("gpu", []))
+            ]
         pairs = zip(about["processes"], events, strict=True)
         return Session(
             about["directory"],
@@ -107,6 +123,7 @@ def load(path: str | os.PathLike[str]) -> Session:
             [_process_from_json(own, one) for own, one in pairs],
             [Uncovered(*one) for one in about["uncovered"]],
             about["problems"],
+            windows,
         )
     except ProfileError:
         raise
@@ -115,6 +132,22 @@ def load(path: str | os.PathLike[str]) -> Session:
             f"expected a session of `hotloop profile` in {path}, got a file that can't be read "
             f"({type(error).__name__}: {error}): save it again from the profile's directory"
         ) from error
+
+
+def _window_from_json(own: dict[str, Any], arrays: dict[str, np.ndarray]) -> GpuWindow:
+    return GpuWindow(
+        **{
+            **own,
+            **arrays,
+            "spans": {tuple(path): (count, total) for path, count, total in own["spans"]},
+            "paths": [tuple(path) for path in own["paths"]],
+            "stacks": [_stack_from_json(*stack) for stack in own["stacks"]],
+        }
+    )
+
+
+def _stack_from_json(frames: list[list[Any]], lines: list[int]) -> Stack:
+    return Stack(tuple(Frame(*frame) for frame in frames), tuple(lines))
 
 
 def _process_from_json(own: dict[str, Any], events: np.ndarray) -> Process:
@@ -126,10 +159,7 @@ def _process_from_json(own: dict[str, Any], events: np.ndarray) -> Process:
             "spans": [Place(tuple(path), kind, thread) for path, kind, thread in own["spans"]],
             "open_spans": [OpenSpan(tuple(path), *rest) for path, *rest in own["open_spans"]],
             "span_threads": [SpanThread(*thread) for thread in own["span_threads"]],
-            "stacks": [
-                Stack(tuple(Frame(*frame) for frame in frames), tuple(lines))
-                for frames, lines in own["stacks"]
-            ],
+            "stacks": [_stack_from_json(*stack) for stack in own["stacks"]],
             "samples": [
                 Sample(thread, tuple(path), *rest) for thread, path, *rest in own["samples"]
             ],

@@ -231,6 +231,11 @@ def check_value(name: str, hint: Any, value: Any) -> None:
         raise ConfigError(f"`{name}` must {expected}, got {shortened(repr(value))}{hints}")
 
 
+def has_hint(hint: Any) -> bool:
+    """Return whether something is said at the end of an error about an option of this type."""
+    return any(isinstance(mark, Hint) for mark in _marks(hint))
+
+
 def _unmet(hint: Any, value: Any) -> str:
     """Return what a value of this type must do and `value` does not, or the empty string."""
     if value is None:

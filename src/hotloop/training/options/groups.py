@@ -85,9 +85,22 @@ class TaskOptions(Options):
     are, which they are once on a machine; on a GPU as one CUDA graph, compiled or not. auto: on a
     GPU compile+cudagraph, else compiled where they are already, or the run is long enough to gain
     by it."""
+    gpu_window_ms: Annotated[Natural, MAY_CHANGE] = 0
+    """How long torch's profiler looks at the GPU each time, 3, 10, 30, 100, … s into the run, for
+    `hotloop report`; 0: never."""
 
     def check(self) -> None:
-        """Refuse more threads than torch can start."""
+        """Refuse more threads than torch can start, and windows on a GPU that are none."""
+        if self.gpu_window_ms and not 20 <= self.gpu_window_ms <= 10_000:
+            raise ConfigError(
+                "`gpu_window_ms` must be 0 or between 20 and 10,000 milliseconds, got "
+                f"{self.gpu_window_ms:,}: 250 is usual"
+            )
+        if self.gpu_window_ms and self.device == "cpu":
+            raise ConfigError(
+                f"`gpu_window_ms` {self.gpu_window_ms} needs a GPU, got `device` 'cpu': set "
+                "`device` to cuda, or leave it out"
+            )
         if self.torch_threads != "auto" and self.torch_threads > _MAX_THREADS:
             raise ConfigError(
                 f"`torch_threads` must be at most {_MAX_THREADS:,}, got {self.torch_threads:,}: "
@@ -211,7 +224,7 @@ class OnPolicyOptions(Options):
     """Bound on the (normalised) rewards' magnitude; None: none. 10 is usual."""
     schedule: Annotated[
         Literal["barrier", "variable"],
-        Hint("'async' is for algorithms that learn from replay"),
+        Hint("'async' is for appo, and for algorithms that learn from replay"),
     ] = "barrier"
     """barrier: T steps of each environment, then an update. variable, with workers: an update as
     soon as there are as many steps in all, of each environment as many as it has made, weighted."""
@@ -304,6 +317,12 @@ class ReplayOptions(Options):
     """proportional: added to all returns; None: as much as makes the least one 0."""
     replay_replacement: bool | None = None
     """uniform, proportional: may one batch hold a transition twice; None: yes, no."""
+    replay_device: Annotated[Literal["auto", "host", "device"], MAY_CHANGE] = "auto"
+    """Where the buffer lies: on the host, or as tensors on `device`; auto: there, if that is a GPU
+    with room for it."""
+    updates_per_launch: Annotated[Count, MAY_CHANGE] = 1
+    """K, with the buffer on the device: updates that are drawn, gathered and made as one function;
+    must be a multiple of the periods of delayed updates."""
     save_replay: Annotated[bool, MAY_CHANGE] = False
     """Keep the buffer with the last checkpoint: a resumed run then ends with the same weights."""
     schedule: Annotated[
@@ -380,13 +399,50 @@ class ReplayOptions(Options):
         if self.hindsight is not None and (self.n_step > 1 or self.schedule == "async"):
             what = "`n_step` 1" if self.n_step > 1 else "`schedule` 'barrier'"
             raise ConfigError(f"`hindsight` needs {what}: leave one of them out")
-        self.sampler()
+        self._check_device_replay()
+        if self.replay != "uniform":  # which has nothing to be refused, and may do without Numba
+            self.sampler()
         is_async = self.schedule == "async"
         steps = self.train_frequency
         if is_async:
             steps = min(self.fragment_steps, self.most_ahead // NUM_SLOTS)
         self.need_fragments(steps, "fragment_steps" if is_async else "train_frequency")
         _need_activations(self, self.batch_size, "lower `batch_size`")
+
+    def _check_device_replay(self) -> None:
+        """Refuse a buffer on the device that can't be there, and launches that never fill."""
+        if self.replay_device == "device" and self.needs_host_replay:
+            raise ConfigError(
+                f"`replay_device` 'device' keeps single transitions and nothing of "
+                f"{self.needs_host_replay}: choose 'host', or leave that out"
+            )
+        if self.updates_per_launch == 1:
+            return
+        is_on_host = self.replay_device == "host" or (
+            self.replay_device == "auto" and (self.device == "cpu" or self.needs_host_replay)
+        )
+        if is_on_host:
+            raise ConfigError(
+                "`updates_per_launch` is of a buffer on the device, and `replay_device` "
+                f"'{self.replay_device}' keeps it on the host: choose 'device', or leave "
+                "`updates_per_launch` out"
+            )
+        due = int(self.update_to_data * self.train_frequency * self.total_envs)
+        if self.updates_per_launch > max(1, due):
+            raise ConfigError(
+                f"`updates_per_launch` must not exceed the updates that are due in a round, "
+                f"update_to_data × train_frequency × num_envs = {due}, got "
+                f"{self.updates_per_launch}: raise `train_frequency`, or lower it"
+            )
+
+    @property
+    def needs_host_replay(self) -> str:
+        """What keeps the buffer on the host, for a sentence; empty: nothing does."""
+        if self.hindsight is not None:
+            return "`hindsight`"
+        if self.schedule == "async":
+            return "`schedule` 'async'"
+        return "`memory`" if getattr(self, "memory", None) is not None else ""
 
     @property
     def first_learned(self) -> int:

@@ -7,12 +7,13 @@ instances are pickled as ever, by their class.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hotloop.profiler.collect.hooks import environments, learning, stable_baselines3
-from hotloop.profiler.collect.import_hooks import ImportHooks
+from hotloop.profiler.collect.import_hooks import Callback, ImportHooks
 
 
-def make_hooks() -> ImportHooks:
-    """For all libraries that are known."""
-    return ImportHooks(
-        {**environments.CALLBACKS, **stable_baselines3.CALLBACKS, **learning.CALLBACKS}
-    )
+def make_hooks(more: Mapping[str, Callback] | None = None) -> ImportHooks:
+    """For all libraries that are known, and some more modules."""
+    known = {**environments.CALLBACKS, **stable_baselines3.CALLBACKS, **learning.CALLBACKS}
+    return ImportHooks({**known, **(more or {})})

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.profiler.render import text, words
+from hotloop.profiler.render import gpu, text, words
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import pictures, tables
 from hotloop.profiler.render.html.tables import escaped
@@ -162,6 +162,7 @@ def _profile(found: Findings, before: Before | None) -> list[Section]:
         Section("lines", "Your lines", _lines(found)),
         Section("functions", "Functions", _functions(found)),
         Section("stages", "Stages", _stages(session.main, found.stages(session.main))),
+        Section("gpu", "GPU", _gpu(found)),
         Section("timeline", "Timeline", _timeline(found)),
         Section("throughput", "Throughput", _throughput(steps)),
         Section("lockstep", "Waiting in lock-step", _lockstep(waste)),
@@ -273,6 +274,16 @@ def _functions(found: Findings) -> str:
 
 def _stages(process: Process, found: Stages) -> str:
     return tables.stage_table(process, found) if found.total.samples else ""
+
+
+def _gpu(found: Findings) -> str:
+    use = found.gpu
+    if use is None:
+        unseen = gpu.no_windows(found.session)
+        return f"<p>{tables.prose(unseen)}.</p>" if unseen else ""
+    rows = [[escaped(cell) for cell in row] for row in gpu.rows(use)]
+    shown = tables.table(["", *gpu.HEADINGS], rows, gpu.title(use))
+    return f"<p>{escaped(gpu.note(use))}</p>\n{shown}"
 
 
 def _timeline(found: Findings) -> str:

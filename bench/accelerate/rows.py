@@ -1,0 +1,109 @@
+"""Rows of the table: algorithms with CleanRL's hyper-parameters."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+MODES = ("eager", "compile", "cudagraph", "compile+cudagraph")
+
+
+class Row(NamedTuple):
+    """One row.
+
+    Attributes:
+        title: in the table.
+        algorithm: hotloop's name.
+        env_id: what is trained on.
+        options: CleanRL's hyper-parameters, where they are not hotloop's defaults.
+        obs: shape and dtype of an observation there.
+        action: `("box", A)` or `("discrete", number of actions)`.
+        script: LeanRL's, without its ending.
+        published: LeanRL's figures, steps/s on an H100: CleanRL's own script, then LeanRL's eager,
+            compiled, and compiled with CUDA graphs; None: none was published.
+    """
+
+    title: str
+    algorithm: str
+    env_id: str
+    options: dict[str, Any]
+    obs: tuple[tuple[int, ...], str]
+    action: tuple[str, int]
+    script: str
+    published: tuple[int, int, int, int] | None
+
+
+ROWS = {
+    "ppo-atari": Row(
+        "PPO, Atari",
+        "ppo",
+        "ALE/Breakout-v5",
+        {
+            "num_envs": 8,
+            "num_steps": 128,
+            "num_minibatches": 4,
+            "update_epochs": 4,
+            "learning_rate": "linear:2.5e-4,0",
+            "clip_range": 0.1,
+            "entropy_coef": 0.01,
+            "clip_value_loss": True,
+            "clip_reward": 1.0,
+            "hidden_sizes": (),
+        },
+        ((4, 84, 84), "uint8"),
+        ("discrete", 4),
+        "ppo_atari_envpool",
+        (1022, 3728, 3841, 6809),
+    ),
+    "ppo": Row(
+        "PPO, continuous",
+        "ppo",
+        "HalfCheetah-v5",
+        {
+            "num_envs": 1,
+            "num_steps": 2048,
+            "num_minibatches": 32,
+            "update_epochs": 10,
+            "learning_rate": "linear:3e-4,0",
+            "clip_value_loss": True,
+            "normalize_obs": True,
+            "normalize_reward": True,
+            "clip_obs": 10.0,
+            "clip_reward": 10.0,
+        },
+        ((17,), "float32"),
+        ("box", 6),
+        "ppo_continuous_action",
+        (652, 683, 908, 1774),
+    ),
+    "sac": Row(
+        "SAC",
+        "sac",
+        "HalfCheetah-v5",
+        {"learning_starts": 5_000, "policy_frequency": 2},
+        ((17,), "float32"),
+        ("box", 6),
+        "sac_continuous_action",
+        (127, 130, 255, 725),
+    ),
+    "td3": Row(
+        "TD3",
+        "td3",
+        "HalfCheetah-v5",
+        # CleanRL's 25,000 without learning would take a run's time.
+        {"learning_starts": 5_000},
+        ((17,), "float32"),
+        ("box", 6),
+        "td3_continuous_action",
+        (272, 247, 272, 936),
+    ),
+    "dqn": Row(
+        "DQN",
+        "dqn",
+        "CartPole-v1",
+        {"double": False, "learning_starts": 10_000},
+        ((4,), "float32"),
+        ("discrete", 2),
+        "dqn",
+        None,
+    ),
+}

@@ -1,0 +1,133 @@
+"""Updates alone, of made-up batches of an environment's shapes: no simulator is needed."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from bench.accelerate.rows import Row
+
+
+class Spaces(NamedTuple):
+    """What networks are made for."""
+
+    obs_spec: Any
+    action_spec: Any
+
+
+class Updates(NamedTuple):
+    """A learner with nothing around it.
+
+    Attributes:
+        learner: owns the state.
+        batch: what it learns from, on its device.
+        batch_size: B.
+    """
+
+    learner: Any
+    batch: Any
+    batch_size: int
+
+    def make(self, count: int) -> None:
+        """Make updates, one after another; nothing is waited for, and their metrics are let go."""
+        for _ in range(count):
+            self.learner.update(self.batch)
+        self.learner.metrics.clear()
+
+
+def make_updates(row: Row, mode: str, device: torch.device, seed: int = 1) -> Updates:
+    """Return a learner of a row that learns from a made-up batch.
+
+    Raises:
+        ConfigError: this machine can't do what `mode` asks for.
+    """
+    from hotloop.learner import UpdateRule
+
+    algorithm = importlib.import_module(f"hotloop.algorithms.{row.algorithm}").algorithm
+    config = algorithm.config(
+        env_id=row.env_id,
+        execution=mode,
+        device=str(device),
+        seed=seed,
+        torch_threads=1,
+        total_timesteps=1_000_000,
+        **row.options,
+    )
+    nets = algorithm.networks(config, spaces(row), device)
+    if row.algorithm == "ppo":
+        # A convolution of 256 frames takes a core half a second.
+        size = config.minibatch_size if device.type != "cpu" else min(32, config.minibatch_size)
+        rules = [UpdateRule(function=partial(algorithm.update, nets=nets, config=config))]
+    else:
+        size = config.batch_size
+        rules = [update.rule(nets, config) for update in algorithm.updates]
+    learner = algorithm.make_learner(
+        config, nets, rules, device=device, stream=1, num_batches=1_000_000, batch_size=size
+    )
+    return Updates(learner, make_batch(row, size, device, seed), size)
+
+
+def spaces(row: Row) -> Spaces:
+    """Return an environment's spaces, without the environment."""
+    from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
+
+    shape, dtype = row.obs
+    size = math.prod(shape)
+    part = ObsField(name="", start=0, stop=size, shape=shape, encoding="box", raw_shape=shape)
+    kind, number = row.action
+    if kind == "box":
+        bounds = (-1.0,) * number, (1.0,) * number
+        action = ActionSpec(
+            kind="box", shape=(number,), dtype="float32", low=bounds[0], high=bounds[1]
+        )
+    else:
+        action = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=number)
+    return Spaces(ObsSpec(shape=shape, dtype=dtype, layout=(part,)), action)
+
+
+def make_batch(row: Row, size: int, device: torch.device, seed: int = 0) -> Any:
+    """Return a made-up batch of B rows: the same on every machine."""
+    rng = np.random.default_rng(seed)
+
+    def obs() -> np.ndarray:
+        shape, dtype = row.obs
+        if dtype == "uint8":
+            return rng.integers(0, 256, (size, *shape), np.uint8)
+        return rng.standard_normal((size, *shape), np.float32)
+
+    def numbers() -> np.ndarray:
+        return rng.standard_normal(size, np.float32)
+
+    kind, number = row.action
+    if kind == "box":
+        action: np.ndarray = rng.uniform(-0.9, 0.9, (size, number)).astype(np.float32)
+    else:
+        action = rng.integers(0, number, size)
+    if row.algorithm == "ppo":
+        from hotloop.algorithms.ppo import Batch
+
+        fields: dict[str, Any] = {
+            "obs": obs(),
+            "action": action,
+            "log_prob": -1.0 + 0.1 * numbers(),
+            "value": numbers(),
+            "advantages": numbers(),
+            "returns": numbers(),
+        }
+    else:
+        from hotloop.training import Batch
+
+        fields = {
+            "obs": obs(),
+            "action": action,
+            "reward": numbers(),
+            "next_obs": obs(),
+            "discount": (rng.random(size) > 0.05).astype(np.float32),
+            "importance": np.ones(size, np.float32),
+        }
+    return Batch(**{name: torch.from_numpy(x).to(device) for name, x in fields.items()})

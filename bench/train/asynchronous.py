@@ -1,0 +1,231 @@
+"""APPO: what age does to learning, with its corrections and without, and who waits.
+
+    python -m bench asynchronous
+    python -m bench asynchronous --part learning --seeds 8 --jobs 2
+    python -m bench asynchronous --part throughput --rounds 3
+
+- `learning`: CartPole-v1 at equal steps, in batches of 256 so that 64 of them are a sixth of the
+  run. Experience is kept back for 0 to 64 batches. `asynchronous_learning.json`: `runs`, by way,
+  a list of seeds: `seed`, `return` (mean over the last tenth of the steps), `age` (mean, in
+  iterations), `effective_share` (mean). Each seed is stored as it ends; what is there is kept, so
+  that a bench that was stopped goes on, and a greater `--seeds` adds.
+- `throughput`: whole trainings on CartPole-v1, in turns; then workers whose steps sleep 3 ms, one
+  in ten of them 100 ms, beside a learner that is busy for a fifth of the time.
+  `asynchronous_throughput.json`: `cartpole`, by way, steps a second; `uneven`, by way, the figures
+  of `bench.rollouts.measure.sample`.
+
+`--quick` has small sizes, shows whether everything runs, and keeps its results apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from bench import storage
+from bench.markdown import scaled, table
+from bench.measuring import spread
+from bench.rollouts.measure import measure
+from bench.rollouts.scale import alternate
+from bench.train.curves import lower_bound
+from hotloop.runs import RunDirectory
+from hotloop.runs.comparison import episodes_in
+
+# --- what age does --------------------------------------------------------------------------------
+
+OPTIONS = "--num-steps 32 --update-epochs 4 --num-minibatches 4 --torch-threads 1"
+HELD_BACK = (0, 1, 4, 16, 64)
+PPO = "ppo"
+WAYS: dict[str, str] = {PPO: "ppo"}
+WAYS |= {f"appo, {count} held back": f"appo --hold-back {count}" for count in HELD_BACK}
+WAYS |= {
+    f"appo, {count} held back, not corrected": (
+        f"appo --hold-back {count} --no-vtrace --no-decoupled"
+    )
+    for count in HELD_BACK
+}
+
+
+def train(way: str, *options: str) -> list[dict[str, Any]]:
+    """Train from the command line; give the lines of metrics."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        command = [sys.executable, "-W", "ignore", "-m", "hotloop", "train", *way.split()]
+        command += ["--env-id", "CartPole-v1", *options, "--run-dir", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
+        return RunDirectory.open(path).metrics()
+
+
+def learned(way: str, seed: int, timesteps: int) -> dict[str, float]:
+    """Return what is stored of a seed."""
+    asked = ["--seed", str(seed), "--total-timesteps", str(timesteps), *OPTIONS.split()]
+    lines = train(WAYS[way], *asked)
+    steps, returns = episodes_in(lines)
+    told = {"seed": seed, "return": float(returns[steps > 0.9 * timesteps].mean())}
+    for name, key in (("age", "age_mean"), ("effective_share", "effective_share")):
+        values = [line[key] for line in lines if key in line]
+        told |= {name: statistics.fmean(values)} if values else {}
+    return told
+
+
+def learning(seeds: int, jobs: int, timesteps: int) -> None:
+    """Train what is not stored yet, and store each seed as it ends."""
+    about = {"timesteps": timesteps, "options": OPTIONS}
+    runs: dict[str, list[dict[str, float]]] = {}
+    try:
+        stored = storage.load("asynchronous_learning")
+        if {name: stored[name] for name in about} == about:
+            runs = stored["runs"]
+    except FileNotFoundError:
+        pass
+    # Seed by seed: what was stopped has about as many of each way.
+    wanted = [
+        (way, seed)
+        for seed in range(1, seeds + 1)
+        for way in WAYS
+        if seed not in [run["seed"] for run in runs.get(way, [])]
+    ]
+    with ThreadPoolExecutor(jobs) as pool:
+        trainings = {
+            pool.submit(learned, way, seed, timesteps): (way, seed) for way, seed in wanted
+        }
+        for training in as_completed(trainings):
+            way, seed = trainings[training]
+            told = training.result()
+            print(f"  {way}, seed {seed}: {told['return']:.1f}", flush=True)
+            runs[way] = sorted([*runs.get(way, []), told], key=lambda run: run["seed"])
+            kept = {name: runs[name] for name in WAYS if name in runs}
+            storage.save("asynchronous_learning", {**about, "runs": kept})
+
+
+def learning_table() -> str:
+    """One row for each way."""
+    runs = storage.load("asynchronous_learning")["runs"]
+    peer = [run["return"] for run in runs.get(PPO, [])]
+    if len(peer) < 2:
+        return ""
+    rows = [["", "age", "effective share", "return", "difference", "lower 95 % bound"]]
+    for way, told in runs.items():
+        ours = [run["return"] for run in told]
+        if len(ours) < 2:
+            continue
+        middle = statistics.fmean(ours)
+        row = [way, "–", "–", f"{middle:.0f} ± {statistics.stdev(ours):.0f} ({len(ours)} seeds)"]
+        if way == PPO:
+            rows.append([*row, "", ""])
+            continue
+        row[1] = f"{statistics.fmean(run['age'] for run in told):.1f}"
+        row[2] = f"{statistics.fmean(run['effective_share'] for run in told):.2f}"
+        difference = middle / statistics.fmean(peer) - 1.0
+        rows.append([*row, f"{difference:+.0%}", f"{lower_bound(ours, peer):+.0%}"])
+    return table(*rows)
+
+
+# --- who waits ------------------------------------------------------------------------------------
+
+LOAD = 0.2
+CARTPOLE = {
+    "ppo, inline": "ppo",
+    "ppo, 1 worker, overlapped": "ppo --workers 1 --overlap",
+    "appo, inline": "appo",
+    "appo, 1 worker, `lag:1`": "appo --workers 1 --schedule lag:1",
+    "appo, 1 worker, `async`": "appo --workers 1 --schedule async",
+    "appo, 2 workers, `async`": "appo --workers 2 --schedule async",
+}
+UNEVEN = {
+    "ppo, `barrier`": "barrier",
+    "ppo overlapped, appo `lag:1`": "barrier overlap",
+    "appo, `async`": "async fragments",
+}
+
+
+def throughput(rounds: int, timesteps: int, workers: int, seconds: float, compiled: str) -> None:
+    """Measure all ways in turn, and store."""
+    fixed = ("--torch-threads", "1", "--compile", compiled)
+    for way in CARTPOLE.values():  # fills the compiler's cache
+        train(way, *fixed, "--total-timesteps", "2048")
+    rates: dict[str, list[float]] = {name: [] for name in CARTPOLE}
+    for number in range(rounds):
+        for name in list(CARTPOLE)[:: 1 if number % 2 == 0 else -1]:
+            lines = train(CARTPOLE[name], *fixed, "--total-timesteps", str(timesteps))
+            # Between two lines: what comes before the first one is start-up.
+            steps, took_s = (lines[-1][key] - lines[0][key] for key in ("timesteps", "elapsed_s"))
+            rates[name].append(steps / took_s)
+            print(f"  {name}: {rates[name][-1]:,.0f} steps/s", flush=True)
+    asked = {"workers": workers, "seconds": seconds, "loads": [LOAD]}
+    measures = {
+        name: functools.partial(measure, "sample", how=how, **asked) for name, how in UNEVEN.items()
+    }
+    print("  uneven ", end="", flush=True)
+    result = {
+        "timesteps": timesteps,
+        "compile": compiled,
+        "rounds": rounds,
+        "cartpole": {name: spread(values) for name, values in rates.items()},
+        **asked,
+        "uneven": alternate(measures, rounds),
+    }
+    storage.save("asynchronous_throughput", result)
+
+
+def throughput_table() -> str:
+    """One row for each way."""
+    stored = storage.load("asynchronous_throughput")
+    rows = [["", "steps/s", "of the first, or of the ideal"]]
+    first = next(iter(stored["cartpole"].values()))["median"]
+    for name, rate in stored["cartpole"].items():
+        ratio = rate["median"] / first
+        rows.append([f"CartPole-v1: {name}", scaled(rate, 1.0), f"{ratio:.2f}"])
+    told = f"{LOAD:.0%}"
+    for name, figures in stored["uneven"].items():
+        about = f"{stored['workers']} workers of 3 or 100 ms: {name}"
+        if "missing" in figures:
+            rows.append([about, figures["missing"], "–"])
+            continue
+        share = figures[f"of_ideal {told}"]["median"]
+        rows.append([about, scaled(figures[f"rate {told}"], 1.0), f"{share:.1%}"])
+    return table(*rows)
+
+
+def main() -> int:
+    """Measure, print, store."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench asynchronous",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--part", choices=["learning", "throughput"], help="default: both")
+    parser.add_argument("--seeds", type=int, default=8, help="learning: of each way, from 1 on")
+    parser.add_argument("--jobs", type=int, default=1, help="learning: trainings side by side")
+    parser.add_argument("--timesteps", type=int, default=102_400)
+    parser.add_argument("--rounds", type=int, default=5, help="throughput")
+    parser.add_argument("--seconds", type=float, default=20.0, help="throughput: of uneven ones")
+    parser.add_argument("--workers", type=int, default=24, help="throughput: of uneven ones")
+    parser.add_argument("--quick", action="store_true", help="small sizes; results kept apart")
+    options = parser.parse_args()
+    compiled = "on"
+    if options.quick:
+        storage.RESULTS = Path(tempfile.mkdtemp(prefix="asynchronous-quick-"))
+        print(f"quick: nothing of this counts; results in {storage.RESULTS}")
+        options.seeds, options.timesteps, options.rounds = 2, 8_192, 1
+        options.seconds, options.workers, compiled = 1.0, 3, "off"
+    if options.part in (None, "learning"):
+        learning(options.seeds, options.jobs, options.timesteps)
+        print(f"{learning_table()}\n", flush=True)
+    if options.part in (None, "throughput"):
+        throughput(options.rounds, options.timesteps, options.workers, options.seconds, compiled)
+        print(throughput_table())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""docs/appo.md lists the options and the metrics that APPO has beside PPO's."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from hotloop.algorithms import appo, ppo
+from hotloop.runs import RunDirectory
+
+TEXT = (Path(__file__).parent.parent.parent / "docs" / "appo.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_options_is_what_appo_has_beside_ppo():
+    table = TEXT.partition("<!-- options -->")[2].partition("<!-- end options -->")[0]
+    told = dict(re.findall(r"^\| `--([a-z-]+)` \| (\S+) \|", table, re.MULTILINE))
+    of_ppo = {field.name: field.default for field in fields(ppo.Config)}
+    own = {
+        field.name.replace("_", "-"): field.default
+        for field in fields(appo.Config)
+        if field.name not in of_ppo or field.name == "schedule"
+    }
+    words = {True: "on", False: "off"}
+    assert told == {
+        name: words[default]
+        if isinstance(default, bool)
+        else f"{default:g}"
+        if isinstance(default, float)
+        else str(default)
+        for name, default in own.items()
+    }
+    assert all(of_ppo[x.name] == x.default for x in fields(appo.Config) if x.name in of_ppo)
+
+
+def test_the_table_of_metrics_is_what_appo_tells_beside_ppo(tmp_path):
+    small = {"num_steps": 16, "num_envs": 2, "total_timesteps": 32, "execution": "eager"}
+    names = []
+    for algorithm in (ppo, appo):
+        path = tmp_path / algorithm.algorithm.name
+        algorithm.train(algorithm.Config(**small, run_dir=str(path)))
+        names.append(set(RunDirectory.open(path).metrics()[0]))
+    table = TEXT.partition("## What a run writes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)} == names[1] - names[0]

@@ -1,0 +1,585 @@
+"""The replay on a device: the host's transitions under the host's numbers, in tensors."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.errors import CheckpointError, ConfigError, ReplayError, ShapeError
+from hotloop.replay import (
+    DeviceReplay,
+    Prioritized,
+    Proportional,
+    RankBased,
+    ReplayBuffer,
+    Sequences,
+    Uniform,
+)
+from hotloop.replay.storage import device, device_frames, device_room
+from tests.reference.replay import Replay as Reference
+
+NAMES = ("obs", "action", "reward", "next_obs")
+MAKES = {
+    "numbers": (((3,), np.float32), ((2,), np.float32), ()),
+    "categories": (((3,), np.float32), ((), np.int64), ()),
+    "bytes": (((5,), np.uint8), ((), np.int64), ()),
+    "stacks": (((4, 6, 5), np.uint8), ((), np.int64), ("obs",)),
+    "images": (((24, 16, 3), np.uint8), ((), np.int64), ()),
+}
+
+
+def fields_of(make):
+    obs, action, _ = MAKES[make]
+    flag = ((), np.bool_)
+    return {
+        "obs": obs,
+        "action": action,
+        "reward": ((), np.float32),
+        "next_obs": obs,
+        "terminated": flag,
+        "truncated": flag,
+    }
+
+
+class World:
+    """Steps of N environments whose episodes have random lengths, time-major and flat."""
+
+    def __init__(self, make, num_envs, seed, end=0.2):
+        self.fields, self.stacks = fields_of(make), MAKES[make][2]
+        self.rng, self.num_envs, self.end = np.random.default_rng(seed), num_envs, end
+        self.obs = [self._first() for _ in range(num_envs)]
+
+    def _some(self, shape, dtype):
+        if np.dtype(dtype).kind == "f":
+            return self.rng.normal(size=shape).astype(dtype)
+        return self.rng.integers(0, 200, shape).astype(dtype)
+
+    def _first(self):
+        shape, dtype = self.fields["obs"]
+        if self.stacks:
+            return np.repeat(self._some((1, *shape[1:]), dtype), shape[0], 0)
+        return self._some(shape, dtype)
+
+    def _after(self, obs):
+        shape, dtype = self.fields["obs"]
+        if self.stacks:
+            return np.concatenate([obs[1:], self._some((1, *shape[1:]), dtype)])
+        return self._some(shape, dtype)
+
+    def steps(self, count):
+        rows = []
+        for _, env in itertools.product(range(count), range(self.num_envs)):
+            obs, next_obs = self.obs[env], self._after(self.obs[env])
+            terminated, truncated = self.rng.random(2) < self.end / 2
+            action = self._some(*self.fields["action"])
+            reward = np.float32(self.rng.normal())
+            rows.append((obs, action, reward, next_obs, terminated, truncated))
+            self.obs[env] = self._first() if terminated or truncated else next_obs
+        columns = zip(*rows, strict=True)
+        return {
+            name: np.array(column, dtype)
+            for (name, (_, dtype)), column in zip(self.fields.items(), columns, strict=True)
+        }
+
+
+def pair(make, capacity=50, **options):
+    """A buffer on the host and one on a device."""
+    stacks = MAKES[make][2]
+    host = ReplayBuffer(
+        capacity, fields_of(make), share_next_obs=True, frame_stacks=stacks, **options
+    )
+    return host, DeviceReplay(capacity, fields_of(make), frame_stacks=stacks, **options)
+
+
+def live(host):
+    return np.arange(host.num_added - len(host), host.num_added)
+
+
+def rows_on(replay, number):
+    """Transitions by the way that a launch takes."""
+    chosen = torch.from_numpy(np.asarray(number))
+    rows = device.rows_of(replay.stored, chosen, replay.obs_shape)
+    return {name: getattr(rows, name).numpy() for name in rows._fields}
+
+
+def assert_same(host, replay):
+    assert (len(replay), replay.num_added) == (len(host), host.num_added)
+    number = live(host)
+    if not len(number):
+        return
+    batch, rows, all_of_it = host.get(number), rows_on(replay, number), replay.get(number)
+    for name in NAMES:
+        np.testing.assert_array_equal(rows[name], batch[name], name)
+        assert rows[name].dtype == batch[name].dtype
+    for name in ("terminated", "truncated"):
+        np.testing.assert_array_equal(all_of_it[name], batch[name], name)
+    want = batch.discount if "discount" in batch.keys() else 1 - batch.terminated.astype("f")  # noqa: SIM118
+    np.testing.assert_array_equal(rows["discount"], want)
+
+
+@pytest.mark.parametrize("make", list(MAKES))
+@pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (3, 1), (1, 3), (2, 4)])
+def test_the_host_s_transitions(make, num_envs, n_step):
+    host, replay = pair(make, num_envs=num_envs, n_step=n_step, gamma=0.9, seed=0)
+    world, rng = World(make, num_envs, seed=num_envs + n_step), np.random.default_rng(0)
+    for count in (1, 2, 7, 1, 30, 3, 20):
+        steps = world.steps(count)
+        host.extend(**steps)
+        replay.extend(**steps)
+        assert_same(host, replay)
+        if rng.random() < 0.4:
+            env = None if rng.random() < 0.3 else int(rng.integers(num_envs))
+            host.cut(env)
+            replay.cut(env)
+            assert_same(host, replay)
+
+
+def test_windows_are_those_of_the_twin():
+    """Against dictionaries of copies, with environments in any order and rows that are left out."""
+    fields, rng = fields_of("numbers"), np.random.default_rng(1)
+    replay = DeviceReplay(20, fields, num_envs=3, n_step=3, gamma=0.5)
+    twin = Reference(20, Uniform(), num_envs=3, n_step=3, gamma=0.5)
+    world = World("numbers", 3, seed=2)
+    for _ in range(12):
+        steps = world.steps(2)
+        env, valid = rng.integers(0, 3, 6), rng.random(6) < 0.8
+        replay.extend(**steps, env=env, valid=valid)
+        each = [{name: array[row] for name, array in steps.items()} for row in range(6)]
+        twin.extend(each, envs=env.tolist(), valid=valid.tolist())
+        numbers = np.array(sorted(twin.entries), np.int64)
+        assert (len(replay), replay.num_added) == (len(numbers), twin.num_added)
+        if not len(numbers):
+            continue
+        rows = rows_on(replay, numbers)
+        for name in (*NAMES, "discount"):
+            want = [twin.entries[number].fields[name] for number in numbers]
+            np.testing.assert_array_equal(rows[name], want, name)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+SAMPLERS = {
+    "uniform": {},
+    "distinct": {"sampler": Uniform(replacement=False)},
+    "returns": {
+        "sampler": Proportional(replacement=False),
+        "weight_from": "episode_return",
+    },
+    "to_go": {"sampler": Proportional(), "weight_from": "return_to_go"},
+    "prioritized": {"sampler": Prioritized(beta_samples=50)},
+    "ranks": {"sampler": RankBased()},
+}
+
+
+@pytest.mark.parametrize("count", [0, 3, 9, 40])
+@pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize("make", ["numbers", "stacks", "images"])
+def test_files_go_both_ways(tmp_path, make, num_envs, n_step, count):
+    options = {"num_envs": num_envs, "n_step": n_step, "seed": 3}
+    host, replay = pair(make, **options)
+    world = World(make, num_envs, seed=count)
+    for step in range(2 if count else 0):
+        steps = world.steps(count)
+        host.extend(**steps)
+        replay.extend(**steps)
+        if step == 0:
+            replay.cut(0)
+            host.cut(0)
+    replay.save(tmp_path / "from_device")
+    host.save(tmp_path / "from_host")
+    other_host, other = pair(make, **options)
+    other_host.restore(tmp_path / "from_device")
+    other.restore(tmp_path / "from_host")
+    again = pair(make, **options)[1]
+    again.restore(tmp_path / "from_device")
+    for _ in range(8):
+        for one in (other, again, replay):
+            assert_same(host, one)
+        assert_same(other_host, replay)
+        steps = world.steps(4)
+        for one in (host, other_host, replay, other, again):
+            one.extend(**steps)
+    if len(host) >= 8:  # draws of the host go on where the file says
+        np.testing.assert_array_equal(other_host.sample(8).index, host.sample(8).index)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "uniform"])
+def test_weights_go_both_ways(tmp_path, name, n_step):
+    host, replay = pair("numbers", num_envs=2, n_step=n_step, seed=3, **SAMPLERS[name])
+    world = World("numbers", 2, seed=1)
+    changes = "priorities" if host.sampler.has_importance else None
+
+    def step(*buffers):
+        steps, priorities = world.steps(9), world.rng.random(8)
+        for one in buffers:
+            one.extend(**steps)
+        for one in buffers:
+            drawn = one.sample(8).index if isinstance(one, ReplayBuffer) else one.draw(1, 8).on_host
+            if changes and isinstance(one, ReplayBuffer):
+                one.update_weights(drawn, priorities)
+            elif changes:
+                one.update_weights(drawn, torch.from_numpy(priorities))
+                one.settle()
+            found.append(drawn.reshape(-1).copy())
+        for other in found[1:]:
+            np.testing.assert_array_equal(other, found[0])
+        found.clear()
+
+    found = []
+    for _ in range(9):
+        step(host, replay)
+    replay.save(tmp_path / "from_device")
+    host.save(tmp_path / "from_host")
+    other_host, other = pair("numbers", num_envs=2, n_step=n_step, seed=4, **SAMPLERS[name])
+    other_host.restore(tmp_path / "from_device")
+    other.restore(tmp_path / "from_host")
+    for _ in range(9):
+        step(host, replay, other_host, other)
+        assert_same(host, other)
+        assert_same(other_host, replay)
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+def test_frames_of_stacks_are_there_once():
+    """Of an episode of five steps: the first one, and one for each step that follows."""
+    replay = pair("stacks")[1]
+    world = World("stacks", 1, seed=0, end=0.0)
+    replay.extend(**world.steps(5))
+    assert replay.frames.total == 6
+    obs, _ = MAKES["stacks"][:2]
+    each = int(np.prod(obs[0][1:]))
+    size = device_room.needed_bytes(50, fields_of("stacks"), 1, 1, ("obs",))
+    assert size == 50 * (8 + 8 + 2 * 4 * 8) + replay.frames.size * each
+    assert sum(x.nbytes for x in _tensors(replay)) == size + 16  # the two counts
+
+
+def test_images_are_shared_with_the_next_step():
+    replay = pair("images", num_envs=2)[1]
+    replay.extend(**World("images", 2, seed=0, end=0.0).steps(5))
+    assert replay.frames.total == 2 * 6
+
+
+def _tensors(replay):
+    stored = replay.stored
+    each = (getattr(stored, name) for name in stored.__slots__)
+    return [x for x in each if x is not None]
+
+
+@pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (2, 3)])
+def test_what_has_lost_its_frames_is_forgotten(monkeypatch, tmp_path, num_envs, n_step):
+    """Short episodes need more frames than there is room for: the oldest transitions go."""
+    margin = 16 * num_envs * n_step
+    monkeypatch.setattr(device_frames, "room", lambda *args: (60 + margin, margin))
+    options = {"num_envs": num_envs, "n_step": n_step, "seed": 0}
+    host, replay = pair("images", **options)
+    world, sizes = World("images", num_envs, seed=3, end=0.9), []
+    for _ in range(120):
+        steps = world.steps(1)
+        host.extend(**steps)
+        replay.extend(**steps)
+        sizes.append(len(replay))
+        number = live(host)[-len(replay) :] if len(replay) else []
+        rows = rows_on(replay, np.array(number, np.int64))
+        if len(number):
+            batch = host.get(number)
+            for name in NAMES:
+                np.testing.assert_array_equal(rows[name], batch[name], name)
+    assert len(host) == 50
+    assert 20 <= sizes[-1] < 50
+    drawn = replay.draw(50, 40)
+    numbers = replay.numbers(drawn)
+    assert numbers.min() == host.num_added - sizes[-1]
+    # In a file the oldest that is whole stands for those before.
+    replay.save(tmp_path / "file")
+    other = pair("images", **options)[0]
+    other.restore(tmp_path / "file")
+    assert len(other) == 50
+    oldest, whole = host.num_added - sizes[-1], live(host)
+    want = host.get(np.maximum(whole, oldest))
+    got = other.get(whole)
+    for name in NAMES:
+        np.testing.assert_array_equal(got[name], want[name], name)
+
+
+def test_a_window_that_waits_too_long():
+    replay = pair("images", num_envs=2, n_step=3)[1]
+    replay.frames.margin = 20
+    world = World("images", 2, seed=3, end=0.0)
+    replay.extend(**world.steps(2))
+    alone = World("images", 1, seed=3, end=0.0)
+    for _ in range(30):
+        replay.extend(**alone.steps(1), env=[0])
+    with pytest.raises(ReplayError, match="environments must step about as often as each other"):
+        replay.extend(**world.steps(1))
+
+
+# --- draws ----------------------------------------------------------------------------------------
+
+
+def test_uniform_numbers_reach_every_transition_and_no_other():
+    """The greatest number below 1, and sizes up to 2^31."""
+    below_1 = 1 - 2.0**-53
+    for size in (1, 2, 3, 1000, 2**24 + 1, 2**31 - 1, 2**31):
+        counts = torch.tensor([5, size])
+        uniform = torch.tensor([0.0, below_1, 0.5], dtype=torch.float64)
+        assert device.numbers_of(counts, uniform).tolist() == [5, 5 + size - 1, 5 + size // 2]
+
+
+def test_draws_are_uniform_among_what_is_live():
+    replay = pair("numbers", capacity=20, seed=0)[1]
+    replay.extend(**World("numbers", 1, seed=0).steps(33))
+    numbers = replay.numbers(replay.draw(100, 200)).numpy()
+    found, counts = np.unique(numbers, return_counts=True)
+    assert found.tolist() == list(range(13, 33))
+    # 1,000 each; 5 standard deviations of a binomial.
+    assert (abs(counts - 1000) < 5 * np.sqrt(1000 * 0.95)).all()
+
+
+def test_one_seed_draws_the_same():
+    first, second, other = (pair("numbers", seed=seed)[1] for seed in (1, 1, 2))
+    for one in (first, second, other):
+        one.extend(**World("numbers", 1, seed=0).steps(30))
+    numbers = [one.numbers(one.draw(3, 8)) for one in (first, second, other)]
+    assert torch.equal(numbers[0], numbers[1])
+    assert not torch.equal(numbers[0], numbers[2])
+
+
+def test_priorities_are_written_a_round_later():
+    replay = pair("numbers", sampler=Prioritized(), seed=0)[1]
+    replay.extend(**World("numbers", 1, seed=0).steps(4))
+    before = replay.index.sample(4).probability.copy()
+    index = np.array([[0, 1], [2, 3]])
+    replay.update_weights(index, torch.tensor([[9.0, 0.0], [0.0, 0.0]]))
+    np.testing.assert_array_equal(replay.index.sample(4).probability, before)
+    replay.settle()
+    assert (replay.index.sample(64).index == 0).mean() > 0.9
+
+
+# --- on the way to a GPU and back -----------------------------------------------------------------
+
+
+@pytest.fixture
+def staged(monkeypatch):
+    """Uploads and downloads as to a GPU, with memory that is not pinned; what they do, in order."""
+    log = []
+
+    class Mark:
+        def __init__(self, device):
+            self.is_set = False
+
+        def set(self):
+            self.is_set = True
+            log.append(("set", self))
+
+        def wait(self):
+            if self.is_set:
+                log.append(("wait", self))
+
+    def pinned(shape, dtype):
+        log.append(("pinned", tuple(shape)))
+        return torch.empty(shape, dtype=dtype)
+
+    monkeypatch.setattr(device, "pinned", pinned)
+    monkeypatch.setattr(device, "Mark", Mark)
+    return log
+
+
+def test_what_is_uploaded_waits_for_what_was_uploaded_the_time_before_last(staged):
+    uploads = device.Uploads(torch.device("meta"))
+    target = torch.zeros(3)
+    for value in range(4):
+        with uploads:
+            uploads.put("x", target, np.full(3, value, np.float32))
+        assert target.tolist() == [value] * 3
+    kinds = [kind for kind, _ in staged]
+    assert kinds == ["pinned", "set", "pinned", "set", *2 * ["wait", "set"]]
+    marks = [mark for kind, mark in staged if kind != "pinned"]
+    assert marks[0] is marks[2] is marks[3]
+    assert marks[1] is marks[4] is marks[5]
+    assert marks[0] is not marks[1]
+
+
+def test_a_larger_array_gets_more_memory(staged):
+    uploads, target = device.Uploads(torch.device("meta")), torch.zeros(9)
+    for size in (2, 2, 9, 9, 4, 4):
+        with uploads:
+            uploads.put("x", target[:size], np.arange(size, dtype=np.float32))
+        assert target[:size].tolist() == list(range(size))
+    assert [shape for kind, shape in staged if kind == "pinned"] == [(2,), (2,), (9,), (9,)]
+
+
+def test_what_is_downloaded_is_read_once_it_is_there(staged):
+    downloads = device.Downloads(torch.device("meta"))
+    first = downloads.take(torch.tensor([1.0, 2.0]))
+    second = downloads.take(torch.tensor([3.0, 4.0]))
+    assert [kind for kind, _ in staged] == ["pinned", "set", "pinned", "set"]
+    assert downloads.read(first).tolist() == [1.0, 2.0]
+    assert staged[-1] == ("wait", staged[1][1])
+    third = downloads.take(torch.tensor([5.0, 6.0]))  # where the first one was
+    assert [kind for kind, _ in staged].count("pinned") == 2
+    assert downloads.read(second).tolist() == [3.0, 4.0]
+    assert downloads.read(third).tolist() == [5.0, 6.0]
+
+
+def test_a_buffer_that_is_staged_holds_the_same(staged):
+    host, replay = pair("stacks", num_envs=2, n_step=2, seed=0)
+    replay.uploads._is_staged = True
+    world = World("stacks", 2, seed=0)
+    for count in (1, 5, 2, 40, *12 * [3]):
+        steps = world.steps(count)
+        host.extend(**steps)
+        replay.extend(**steps)
+        assert_same(host, replay)
+    # Wherever the ring turns round, memory that is there already is used.
+    del staged[:]
+    for _ in range(30):
+        replay.extend(**world.steps(3))
+    assert "pinned" not in [kind for kind, _ in staged]
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reward": None}, "a transition has `obs`, .*, got obs, action, next_obs"),
+        ({"obs": np.zeros((4, 2), "f")}, r"`obs` must be float32, shape \(4, 3\), got float32 \(4"),
+        ({"action": np.zeros((4, 2), "c8")}, "`action` must be float32, .*, got complex64"),
+        ({"env": np.zeros(3, int)}, r"`env` must have shape \(4,\), got \(3,\)"),
+        ({"env": np.array([0, 1, 2, 0])}, "`env` must be from 0 to 1, got 2: say `num_envs`"),
+    ],
+)
+def test_transitions_that_do_not_fit(change, message):
+    replay = pair("numbers", num_envs=2)[1]
+    steps = {**World("numbers", 2, seed=0).steps(2), **change}
+    with pytest.raises((ShapeError, ReplayError), match=message):
+        replay.extend(**{name: x for name, x in steps.items() if x is not None})
+    assert replay.num_added == 0
+
+
+def test_an_odd_number_of_transitions():
+    replay = pair("numbers", num_envs=2)[1]
+    with pytest.raises(ShapeError, match="3 transitions are not a multiple of 2 environments"):
+        replay.extend(**World("numbers", 1, seed=0).steps(3))
+
+
+def test_what_is_not_there():
+    replay = pair("numbers", capacity=5)[1]
+    with pytest.raises(ReplayError, match="the buffer is empty: add transitions before"):
+        replay.draw(1, 2)
+    with pytest.raises(ReplayError, match="`env` must be from 0 to 0, got 1"):
+        replay.cut(1)
+    replay.extend(**World("numbers", 1, seed=0).steps(7))
+    for number in (1, 7):
+        with pytest.raises(ReplayError, match=f"no transition {number}: they go from 2 to 6"):
+            replay.get([3, number])
+
+
+def test_a_reward_that_can_t_be_a_weight_changes_nothing():
+    replay = pair("numbers", **SAMPLERS["returns"])[1]
+    steps = World("numbers", 1, seed=0).steps(3)
+    steps["reward"][1] = np.nan
+    with pytest.raises(ReplayError, match="`reward` must be a finite number"):
+        replay.extend(**steps)
+    assert (replay.num_added, len(replay), replay.index.num_added) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"next_obs": ((4,), np.float32)}, "of which `obs` and `next_obs` are alike"),
+        ({"memory": ((4,), np.float32)}, "got obs, .*, memory: keep other fields in a `Replay"),
+        ({"reward": ((), np.float64)}, r"field `reward` must be \(\(\), np.float32\)"),
+        ({"action": ((400,), np.float32)}, "an action may take 1,024 bytes on a device"),
+    ],
+)
+def test_fields_that_no_device_holds(change, message):
+    with pytest.raises(ConfigError, match=message):
+        DeviceReplay(10, {**fields_of("numbers"), **change})
+
+
+def test_images_are_drawn_uniformly():
+    with pytest.raises(ConfigError, match="a replay of images on the device draws uniformly, got"):
+        pair("images", sampler=Prioritized())
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (Sequences(length=3), "draws single transitions, got Sequences: keep these in a `Replay"),
+        (Proportional(), "Proportional needs `weight_from`: name the return"),
+    ],
+)
+def test_samplers_that_no_device_has(sampler, message):
+    with pytest.raises(ConfigError, match=message):
+        DeviceReplay(10, fields_of("numbers"), sampler=sampler)
+
+
+def test_uniform_is_drawn_on_the_device():
+    replay = DeviceReplay(10, fields_of("images"), sampler=Uniform(), seed=0)
+    assert replay.index is None
+
+
+def test_too_little_memory(monkeypatch):
+    monkeypatch.setattr(device_room, "available_memory", lambda: 2**20)
+    what = "takes 38 MiB, and 1.0 MiB are free: lower `buffer_size`, or keep it on the host"
+    with pytest.raises(ConfigError, match=what):
+        DeviceReplay(10**6, fields_of("numbers"))
+
+
+def test_a_file_of_another_buffer(tmp_path):
+    replay, other = pair("numbers", capacity=5)[1], pair("numbers", capacity=6)[1]
+    replay.extend(**World("numbers", 1, seed=0).steps(4))
+    other.extend(**World("numbers", 1, seed=1).steps(3))
+    replay.save(tmp_path / "file")
+    with pytest.raises(CheckpointError, match="is of a buffer with other settings"):
+        other.restore(tmp_path / "file")
+    assert len(other) == 3
+    with pytest.raises(CheckpointError, match="there is no "):
+        other.restore(tmp_path / "nothing")
+
+
+def test_numba_is_not_needed():
+    source = (
+        "import sys\n"
+        "sys.modules['numba'] = None\n"
+        "import numpy as np\n"
+        "from hotloop.replay import DeviceReplay\n"
+        "one, flag = ((), np.float32), ((), np.bool_)\n"
+        "fields = {'obs': one, 'action': one, 'reward': one, 'next_obs': one}\n"
+        "replay = DeviceReplay(9, {**fields, 'terminated': flag, 'truncated': flag}, n_step=2)\n"
+        "x, no = np.arange(4.0, dtype='f'), np.zeros(4, bool)\n"
+        "replay.extend(obs=x, action=x, reward=x, next_obs=x, terminated=no, truncated=no)\n"
+        "print(len(replay), replay.numbers(replay.draw(2, 5)).shape)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "3 torch.Size([2, 5])"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("make", list(MAKES))
+def test_on_a_gpu(make):
+    options = {"num_envs": 2, "n_step": 2, "seed": 0}
+    host = pair(make, **options)[0]
+    stacks = MAKES[make][2]
+    replay = DeviceReplay(50, fields_of(make), device="cuda", frame_stacks=stacks, **options)
+    world = World(make, 2, seed=0)
+    for count in (1, 5, 2, 40, 3):
+        steps = world.steps(count)
+        host.extend(**steps)
+        replay.extend(**steps)
+        batch, found = host.get(live(host)), replay.get(live(host))
+        for name in (*NAMES, "terminated", "truncated"):
+            np.testing.assert_array_equal(found[name], batch[name], name)
+    numbers = replay.numbers(replay.draw(100, 200)).cpu().numpy()
+    assert set(numbers.ravel()) == set(live(host))

@@ -1,0 +1,155 @@
+"""APPO with workers: what one seed fixes, how old experience is, and whose it is."""
+
+import itertools
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from hotloop.algorithms import appo
+from hotloop.runs import RunDirectory
+from hotloop.training.streams import StreamWeights
+from tests.uneven_envs import Dawdling, FastAndSlow
+
+SMALL = {
+    "num_steps": 16,
+    "workers": 2,
+    "envs_per_worker": 2,
+    "num_minibatches": 2,
+    "update_epochs": 2,
+    "hidden_sizes": (16,),
+    "execution": "eager",
+}
+UNEVEN = {"env_kwargs": {"mean_s": [0.0, 0.001]}}
+
+
+def train(path, env=None, *, on_report=None, resume_from=None, **options):
+    config = appo.Config(**{**SMALL, **options}, run_dir=str(path))
+    return appo.train(config, env=env, on_report=on_report, resume_from=resume_from)
+
+
+def lines_of(path):
+    return RunDirectory.open(path).metrics()
+
+
+def learned(path):
+    return load_file(path / "checkpoints" / "last" / "learner.safetensors")
+
+
+def assert_same(a, b):
+    first, second = learned(a), learned(b)
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name)
+
+
+# --- one behind ----------------------------------------------------------------------------------
+
+
+def test_a_lag_of_one_is_the_same_run_whoever_is_late(tmp_path):
+    options = {"schedule": "lag:1", "total_timesteps": 64 * 8, "normalize_obs": True}
+    slow = {"env": Dawdling, **UNEVEN}
+    other = {"env": Dawdling, "env_kwargs": {"mean_s": [0.0005, 0.0]}}
+    for name, env in (("plain", {}), ("slow", slow), ("other", other)):
+        result = train(tmp_path / name, **options, **env)
+        assert result.timesteps == 64 * 8
+        ages = [(x["age_mean"], x["age_max"]) for x in lines_of(tmp_path / name)]
+        assert ages == [(0.0, 0.0), *[(1.0, 1.0)] * 7]
+        assert_same(tmp_path / name, tmp_path / "plain")
+
+
+def test_a_lag_of_one_resumes_alike_with_what_the_newest_policy_does(tmp_path):
+    options = {"schedule": "lag:1", "total_timesteps": 64 * 6}
+    train(tmp_path / "a", **options, on_report=lambda report: report.timesteps >= 64 * 3)
+    shutil.copytree(tmp_path / "a", tmp_path / "b", symlinks=True)
+    for name in ("a", "b"):
+        train(tmp_path / name, **options, resume_from=tmp_path / name)
+        ages = [x["age_max"] for x in lines_of(tmp_path / name)]
+        # What was in the making is gone: it begins as a run does.
+        assert ages == [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+    assert_same(tmp_path / "a", tmp_path / "b")
+
+
+# --- the bound -----------------------------------------------------------------------------------
+
+
+def run_unevenly(path, num_workers, max_age, *, num_iterations, **options):
+    """Half of the workers 30 times slower and more, of random steps; give each iteration's age."""
+    num_steps = options.get("num_steps", 4)
+    mean_s = [0.0015 * max_age if worker % 2 else 0.0001 for worker in range(num_workers)]
+    given = {
+        "schedule": "async",
+        "workers": num_workers,
+        "envs_per_worker": 1,
+        "num_steps": num_steps,
+        "max_policy_age": max_age,
+        "env_kwargs": {"mean_s": mean_s},
+        "num_minibatches": 1,
+        "update_epochs": 1,
+        "total_timesteps": num_workers * num_steps * num_iterations,
+        **options,
+    }
+    result = train(path, Dawdling, **given)
+    lines = lines_of(path)
+    # Whole fragments, as many as workers: each batch has the same size, and none stands still.
+    size = num_workers * num_steps
+    assert [x["timesteps"] for x in lines] == [size * k for k in range(1, num_iterations + 1)]
+    told = result.accounting
+    assert told["trained"] == size * num_iterations
+    assert told["collected"] == told["trained"] + told["in_flight"]
+    assert told["policy_age_max"] == max(x["age_max"] for x in lines)
+    return [x["age_max"] for x in lines]
+
+
+def test_nothing_is_older_than_it_may_be(tmp_path):
+    ages = run_unevenly(tmp_path / "run", 3, 2, num_iterations=50)
+    assert max(ages) == 2  # the slow one makes use of it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_workers", "max_age"), list(itertools.product([2, 3, 4], [2, 3, 5])))
+def test_nothing_is_ever_older_than_it_may_be(tmp_path, num_workers, max_age):
+    ages = run_unevenly(tmp_path / "run", num_workers, max_age, num_iterations=300)
+    assert max(ages) == max_age
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"inference": "central"}, {"memory": "gru:4"}])
+def test_nor_where_inference_is_central_or_the_network_remembers(tmp_path, options):
+    ages = run_unevenly(tmp_path / "run", 4, 2, num_iterations=200, **options)
+    assert max(ages) == 2
+
+
+# --- the bias towards who is fast ----------------------------------------------------------------
+
+
+def best_action(path, **options):
+    """The action that is taken in the end where slow environments ask for another one."""
+    result = train(
+        path,
+        FastAndSlow,
+        env_id="uneven",
+        schedule="async",
+        envs_per_worker=1,
+        num_steps=32,
+        max_policy_age=4,
+        learning_rate=6e-3,
+        total_timesteps=64 * 200,
+        # Each sees one batch alone, and few of them hold what slow environments did.
+        normalize_advantages=False,
+        max_grad_norm=100.0,
+        **options,
+    )
+    policy = result.policy
+    memory = policy.new_memory() if policy.memory_size else None
+    return int(policy.act(np.zeros(1, np.float32), memory=memory))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"memory": "gru:4"}])
+def test_weights_find_the_action_that_is_best_everywhere(tmp_path, monkeypatch, options):
+    assert best_action(tmp_path / "weighted", **options) == 1
+    # Without the weights it is the other one: the task is one that shows the bias.
+    monkeypatch.setattr(StreamWeights, "weights", lambda self, fragments: [1.0] * len(fragments))
+    assert best_action(tmp_path / "plain", **options) == 0

@@ -1,0 +1,454 @@
+"""Replay on a device: launches, and whole trainings with tensors on the CPU."""
+
+import contextlib
+import copy
+import dataclasses
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from hotloop.algorithms import dqn, sac, td3
+from hotloop.envs import make_vec
+from hotloop.errors import ConfigError, NonFiniteError
+from hotloop.learner import Choice, artefacts
+from hotloop.learner.state import tensors
+from hotloop.policies import ObsScale
+from hotloop.replay import ReplayBuffer
+from hotloop.replay.storage import device_room
+from hotloop.training import device_replay, off_policy
+from hotloop.training.device_replay import Launches, ReplayOnDevice
+from hotloop.training.lanes import train_lanes
+from hotloop.training.replay import Batch
+from tests import toy_images
+from tests.learner.test_graphs import Pretended
+from tests.training.test_off_policy import (
+    ENVS,
+    LONG,
+    SMALL,
+    assert_same_weights,
+    lines_of,
+    make_config,
+    of_each,
+    overflow,
+    striking,
+    train,
+    weights_of,
+)
+from tests.training.test_train import assert_same_run
+
+B = 16
+
+
+def learner_of(algorithm, envs, config):
+    """A learner as a run makes it; each call's is the same."""
+    declared, device = algorithm.algorithm, torch.device("cpu")
+    nets = declared.networks(config, envs, device)
+    return declared.make_learner(
+        config,
+        nets,
+        [update.rule(nets, config) for update in declared.updates],
+        device=device,
+        stream=2,
+        num_batches=100,
+        batch_size=config.batch_size,
+    )
+
+
+def filled(envs, *buffers, num_steps=30, seed=0):
+    """Random transitions, in all of the buffers."""
+    rng = np.random.default_rng(seed)
+    count = num_steps * envs.num_envs
+    spec = envs.action_spec
+    action = rng.uniform(-1, 1, (count, *spec.shape)).astype(spec.dtype)
+    if np.dtype(spec.dtype).kind in "iu":
+        action = rng.integers(0, 2, (count, *spec.shape)).astype(spec.dtype)
+    rows = {
+        "obs": rng.normal(size=(count, *envs.obs_spec.shape)).astype(np.float32),
+        "action": action,
+        "reward": rng.normal(size=count).astype(np.float32),
+        "next_obs": rng.normal(size=(count, *envs.obs_spec.shape)).astype(np.float32),
+        "terminated": rng.random(count) < 0.1,
+        "truncated": rng.random(count) < 0.1,
+    }
+    for buffer in buffers:
+        buffer.extend(**rows)
+
+
+def host_batch(host, number, importance, scale):
+    """What the host's replay makes of transitions."""
+    drawn = host.get(number)
+    obs, next_obs = drawn.obs, drawn.next_obs
+    if scale is not None:
+        obs, next_obs = scale.apply(obs), scale.apply(next_obs)
+    has_windows = "discount" in drawn.keys()  # noqa: SIM118
+    discount = drawn.discount if has_windows else (~drawn.terminated).astype(np.float32)
+    fields = (obs, drawn.action, drawn.reward, next_obs, discount, importance)
+    return Batch(*(torch.from_numpy(np.array(x)) for x in fields))
+
+
+def noted(replay, count, drawn):
+    drawn.append(replay.buffer.draw(count, B))
+    if drawn[-1].importance is not None:  # before priorities have come in all are alike
+        drawn[-1].importance.copy_(torch.rand((count, B)))
+    return drawn[-1]
+
+
+def metrics_of(learner):
+    return {name: torch.stack(rows).numpy() for name, rows in learner.metrics._rows.items()}
+
+
+@pytest.mark.parametrize("options", [{}, {"n_step": 3}, {"replay": "prioritized"}], ids=str)
+@pytest.mark.parametrize("is_scaled", [False, True])
+@of_each
+def test_a_launch_is_as_many_updates(monkeypatch, algorithm, options, is_scaled):
+    """With the host's batches of the same transitions, and the same noise."""
+    options = {**SMALL, **options, "batch_size": B, "num_envs": 4}
+    config = algorithm.Config(replay_device="device", updates_per_launch=4, **options)
+    with contextlib.closing(make_vec(ENVS[algorithm], 4, seed=0)) as envs:
+        shape = envs.obs_spec.shape
+        scale = None
+        if is_scaled:
+            scale = ObsScale(np.full(shape, 0.3, "f"), np.full(shape, 0.7, "f"), 1.5)
+        replay = ReplayOnDevice(config, envs, torch.device("cpu"))
+        host = ReplayBuffer.for_env(
+            envs, config.buffer_size, n_step=config.n_step, gamma=config.gamma
+        )
+        filled(envs, replay.buffer, host)
+        ours, theirs = learner_of(algorithm, envs, config), learner_of(algorithm, envs, config)
+        launches, drawn = Launches(ours, replay, 4), []
+        monkeypatch.setattr(replay, "draw_numbers", lambda count: noted(replay, count, drawn))
+        for due in (1, 4, 6, 9):  # also where the period of a delayed update has begun
+            for count in launches.counts(due):
+                numbers, td_error = launches.make(count, scale)
+                assert len(numbers) == count
+                for k, number in enumerate(np.asarray(numbers)):
+                    assert number.shape == (B,)
+                    weights = drawn[-1].importance
+                    importance = np.ones(B, "f") if weights is None else weights[k].numpy()
+                    batch = host_batch(host, number, importance, scale)
+                    error = theirs.update(batch)
+                    torch.testing.assert_close(td_error[k], error, rtol=1e-5, atol=1e-6)
+        assert ours.num_updates == theirs.num_updates == 20
+        want = tensors(theirs.state)
+        for name, tensor in tensors(ours.state).items():
+            torch.testing.assert_close(tensor, want[name], rtol=1e-5, atol=1e-6)
+        want = metrics_of(theirs)
+        for name, rows in metrics_of(ours).items():
+            np.testing.assert_allclose(rows, want[name], rtol=1e-4, atol=1e-5)
+        assert ours.metrics._updates == theirs.metrics._updates
+
+
+@of_each
+def test_whole_trainings(tmp_path, algorithm):
+    options = {"env_id": LONG[algorithm], "num_envs": 4, "replay_device": "device"}
+    for name, count in (("a", 1), ("b", 1), ("c", 4)):
+        result = train(algorithm, tmp_path, name=name, updates_per_launch=count, **options)
+        assert result.status == "finished"
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+    assert_same_weights(tmp_path / "a", tmp_path / "c")
+
+
+@pytest.mark.parametrize("kind", ["prioritized", "rank", "proportional"])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_run_is_the_host_s_where_the_host_draws(tmp_path, kind, n_step):
+    """One update a round: priorities are there when they are wanted, in both."""
+    options = {"env_id": "Pendulum-v1", "replay": kind, "n_step": n_step, "clip_reward": 3.0}
+    for place in ("host", "device"):
+        train(sac, tmp_path, name=place, replay_device=place, **options)
+    assert_same_weights(tmp_path / "host", tmp_path / "device")
+
+
+RUN = {"env_id": "Pendulum-v1", "num_envs": 2, "replay_device": "device", "save_replay": True}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        (sac, {"updates_per_launch": 2, "normalize_obs": True}),
+        (sac, {"replay": "prioritized", "n_step": 3}),
+        (td3, {"replay": "proportional", "updates_per_launch": 2}),
+        (dqn, {"env_id": "CartPole-v1", "replay": "rank", "updates_per_launch": 2}),
+        (dqn, {"env_id": "CartPole-v1", "n_step": 2, "target_interval": 30, "tau": 0.5}),
+    ],
+)
+def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
+    options = {**RUN, **options}
+    train(algorithm, tmp_path, name="whole", **options)
+    parts = make_config(algorithm, tmp_path, "parts", **options)
+    algorithm.train(parts, on_report=lambda report: report.timesteps >= 100)
+    reports = []
+    result = algorithm.train(parts, on_report=reports.append, resume_from=tmp_path / "parts")
+    assert reports[0].resumed == "resumed at 100 steps"
+    assert result.status == "finished"
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("options", [{}, {"replay": "prioritized", "n_step": 3}], ids=str)
+@pytest.mark.parametrize("places", [("host", "device"), ("device", "host")])
+def test_the_replay_may_move_between_stop_and_resume(tmp_path, places, options):
+    first, second = (
+        make_config(sac, tmp_path, **{**RUN, **options, "replay_device": place}) for place in places
+    )
+    sac.train(first, on_report=lambda report: report.timesteps >= 100)
+    reports = []
+    result = sac.train(second, on_report=reports.append, resume_from=tmp_path / "run")
+    assert reports[0].resumed.startswith("resumed at 100 steps")
+    assert "begins empty" not in reports[0].resumed
+    assert result.status == "finished"
+    lines = lines_of(result)
+    assert [line["replay_size"] for line in lines] == [
+        line["timesteps"] - (4 if options and line["timesteps"] < 300 else 0) for line in lines
+    ]
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
+def test_an_update_that_is_not_finite_is_named_with_its_batch(tmp_path, kind):
+    options = {"replay": kind, "train_frequency": 10, "batch_size": 30, "num_envs": 1}
+    options |= {"replay_device": "device", "updates_per_launch": 2}
+    what = r"update (\d+) of iteration 2 gave NaN or infinity in .*loss.*is kept in (.*)$"
+    with pytest.raises(NonFiniteError, match=what) as caught:
+        train(sac, tmp_path, striking(ENVS[sac], 90, overflow), **options)
+    update, path = re.search(what, str(caught.value)).groups()
+    assert 31 <= int(update) <= 50
+    batch = load_file(path)
+    assert batch["obs"].shape == (30, 2)
+    assert batch["reward"].max() == np.float32(3e38)
+
+
+def test_lanes_learn_batch_by_batch(tmp_path):
+    """Each as it does alone, where launches make the same of the same numbers."""
+    options = {"env_id": "Pendulum-v1", "num_envs": 4, "replay_device": "device"}
+    configs = [
+        make_config(td3, tmp_path, f"lane{seed}", seed=seed, updates_per_launch=2, **options)
+        for seed in (1, 2)
+    ]
+    results = train_lanes(td3.algorithm, configs)
+    for seed, result in zip((1, 2), results, strict=True):
+        alone = train(
+            td3, tmp_path, name=f"alone{seed}", seed=seed, updates_per_launch=2, **options
+        )
+        want = weights_of(alone.run_dir)
+        for name, array in weights_of(result.run_dir).items():
+            np.testing.assert_allclose(array, want[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_images_may_move_between_stop_and_resume(tmp_path):
+    """Twice: what was kept as frames is found again as frames."""
+    options = {"num_envs": 2, "batch_size": 8, "n_step": 2, "network": "nature"}
+    options |= {"save_replay": True, "total_timesteps": 180}
+    for place, end in (("device", 60), ("host", 120), ("device", 180)):
+        config = make_config(dqn, tmp_path, replay_device=place, **options)
+        result = dqn.train(
+            config,
+            env=toy_images.Catch,
+            on_report=lambda report, end=end: report.timesteps >= end,
+            resume_from=None if place == "device" and end == 60 else tmp_path / "run",
+        )
+    assert result.status in ("finished", "stopped")
+    assert lines_of(result)[-1]["replay_size"] > 170
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "message"),
+    [
+        (sac, {"updates_per_launch": 2}, "`updates_per_launch` is of a buffer on the device"),
+        (
+            sac,
+            {"updates_per_launch": 2, "replay_device": "host"},
+            "`replay_device` 'host' keeps it on the host: choose 'device'",
+        ),
+        (
+            sac,
+            {"updates_per_launch": 4, "replay_device": "device", "num_envs": 2},
+            r"due in a round, update_to_data × train_frequency × num_envs = 2, got 4: raise `train",
+        ),
+        (
+            sac,
+            {"replay_device": "device", "hindsight": "future"},
+            "nothing of `hindsight`: choose 'host'",
+        ),
+        (
+            sac,
+            {"replay_device": "device", "schedule": "async", "workers": 1},
+            "nothing of `schedule` 'async'",
+        ),
+        (dqn, {"replay_device": "device", "memory": "lstm:8"}, "nothing of `memory`"),
+        (sac, {"replay_device": "gpu"}, "`replay_device` must be 'auto', 'host' or 'device'"),
+    ],
+)
+def test_options_that_do_not_go_together(algorithm, options, message):
+    with pytest.raises(ConfigError, match=message):
+        algorithm.Config(**{**SMALL, **options})
+
+
+def test_a_launch_must_hold_whole_periods(tmp_path):
+    options = {"num_envs": 4, "replay_device": "device", "policy_frequency": 3}
+    with pytest.raises(ConfigError, match=r"must be a multiple of 3, .* every 3.*got 4: take 3"):
+        train(td3, tmp_path, updates_per_launch=4, **options)
+
+
+def test_a_device_without_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(device_room, "free_bytes", lambda device: 20_000)
+    what = r"^a replay of 10,000 transitions on cpu takes \d+ KiB, and 19 KiB are free: lower `buff"
+    with pytest.raises(ConfigError, match=what):
+        train(sac, tmp_path, replay_device="device", buffer_size=10_000)
+
+
+@pytest.mark.parametrize(
+    ("device", "free", "options", "chosen"),
+    [
+        ("cuda", 2**30, {}, True),
+        ("cuda", 10_000, {}, False),  # no room
+        ("cuda", 2**30, {"hindsight": "final"}, False),
+        ("cuda", 2**30, {"replay_device": "host"}, False),
+        ("cpu", 2**30, {}, False),
+        ("cpu", 2**30, {"replay_device": "device"}, True),
+    ],
+)
+def test_where_a_replay_is_put(monkeypatch, device, free, options, chosen):
+    monkeypatch.setattr(device_replay, "free_bytes", lambda device: free)
+    with contextlib.closing(make_vec(ENVS[sac], 1, seed=0)) as envs:
+        config = sac.Config(**{**SMALL, **options})
+        assert device_replay.is_on_device(config, envs, torch.device(device)) is chosen
+
+
+@pytest.mark.parametrize(("replay", "chosen"), [("uniform", True), ("prioritized", False)])
+def test_images_are_put_where_they_can_be_drawn(monkeypatch, replay, chosen):
+    monkeypatch.setattr(device_replay, "free_bytes", lambda device: 2**40)
+    with contextlib.closing(make_vec(toy_images.Catch, 1, seed=0)) as envs:
+        config = dqn.Config(**SMALL, replay=replay)
+        assert device_replay.is_on_device(config, envs, torch.device("cuda")) is chosen
+
+
+def test_launches_that_auto_has_no_room_for(monkeypatch):
+    """Said where it is known, as the run begins."""
+    monkeypatch.setattr(device_replay, "free_bytes", lambda device: 10)
+    config = sac.Config(**{**SMALL, "num_envs": 2}, device="cuda", updates_per_launch=2)
+    envs = contextlib.closing(make_vec(ENVS[sac], 2, seed=0))
+    with envs as made, pytest.raises(ConfigError, match="says what is in the way"):
+        device_replay.is_on_device(config, made, torch.device("cuda"))
+
+
+def test_priorities_of_updates_that_give_none(tmp_path):
+    """An algorithm of one's own whose update forgets |TD error|."""
+
+    def update(state, batch, noise, hyper, *, nets, config):
+        metrics, _ = dqn.update(state, batch, noise, hyper, nets=nets, config=config)
+        return metrics
+
+    own = dataclasses.replace(dqn.algorithm, updates=(off_policy.Update(function=update),))
+    config = make_config(dqn, tmp_path, replay="prioritized", replay_device="device")
+    with pytest.raises(ConfigError, match="draws by TD error, and the updates of 'dqn' give none"):
+        own.train(config, env=ENVS[dqn])
+
+
+# --- what is imported, and what is traced ---------------------------------------------------------
+
+
+def test_neither_numba_nor_tyro_is_needed(tmp_path):
+    source = f"""
+import sys
+sys.modules["numba"] = sys.modules["tyro"] = None
+from hotloop.algorithms import dqn
+from tests import toy_envs
+options = {SMALL!r} | {{"run_dir": {str(tmp_path / "run")!r}, "replay_device": "device"}}
+print(dqn.train(dqn.Config(**options), env=toy_envs.ChooseTheSign, progress=False).status)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "finished"
+
+
+@of_each
+def test_a_launch_is_recorded_without_copies_of_what_is_stored(algorithm):
+    """As it is before it is compiled: no operation looks at values or replaces tensors."""
+    config = algorithm.Config(
+        replay_device="device", updates_per_launch=2, **{**SMALL, "num_envs": 2}
+    )
+    with contextlib.closing(make_vec(ENVS[algorithm], 2, seed=0)) as envs:
+        replay = ReplayOnDevice(config, envs, torch.device("cpu"))
+        filled(envs, replay.buffer)
+        learner = learner_of(algorithm, envs, config)
+        launches = Launches(learner, replay, 2)
+        seen = []
+        for execution in learner.executions:
+            execution._update = noting(execution._update, seen)
+        launches.make(2, None)
+        (arguments,) = seen
+        before = {name: x.clone() for name, x in tensors(replay.buffer.stored).items()}
+        recording = artefacts.record(learner.executions[0]._update, arguments)
+        assert recording.gives_tuple
+        assert copy.deepcopy(replay.buffer.stored) is replay.buffer.stored
+        for name, tensor in tensors(replay.buffer.stored).items():
+            torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+
+
+def noting(update, seen):
+    def noted(*arguments):
+        seen.append(arguments)
+        return update(*arguments)
+
+    return noted
+
+
+@of_each
+def test_a_launch_as_a_cuda_graph(algorithm):
+    """With a stand-in for the device: the same as eager, nothing of what is stored is copied."""
+    config = algorithm.Config(
+        replay_device="device", updates_per_launch=2, **{**SMALL, "num_envs": 2}
+    )
+    with contextlib.closing(make_vec(ENVS[algorithm], 2, seed=0)) as envs:
+        learners = [learner_of(algorithm, envs, config) for _ in range(2)]
+        replays = [ReplayOnDevice(config, envs, torch.device("cpu")) for _ in learners]
+        launches = [Launches(*pair, 2) for pair in zip(learners, replays, strict=True)]
+        for execution in learners[1].executions:
+            execution.choice = Choice(False, "", is_captured=True)
+            bound = launches[1]._bound
+            execution._capturing = Pretended(bound[:2])
+        for number in range(4):
+            numbers = []
+            for each, replay in zip(launches, replays, strict=True):
+                filled(envs, replay.buffer, num_steps=20, seed=number)  # the ring turns round
+                numbers.append(each.make(2, None)[0])
+                assert all(x.isfinite().all() for x in tensors(replay.buffer.stored).values())
+            assert torch.equal(*numbers)
+        want = tensors(learners[0].state)
+        for name, tensor in tensors(learners[1].state).items():
+            torch.testing.assert_close(tensor, want[name], rtol=0, atol=0)
+        ours, theirs = metrics_of(learners[1]), metrics_of(learners[0])
+        for name, rows in ours.items():
+            np.testing.assert_array_equal(rows, theirs[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("execution", ["eager", "cudagraph", "compile+cudagraph"])
+@of_each
+def test_whole_trainings_on_a_gpu(tmp_path, algorithm, execution):
+    options = {"env_id": LONG[algorithm], "num_envs": 4, "device": "cuda", "execution": execution}
+    for name, kind in (("a", "uniform"), ("b", "prioritized")):
+        result = train(algorithm, tmp_path, name=name, replay=kind, updates_per_launch=4, **options)
+        assert result.status == "finished"
+        assert "launch of 4" in result.execution
+
+
+@pytest.mark.slow
+def test_a_compiled_launch_is_the_eager_one(tmp_path):
+    options = {"num_envs": 4, "replay_device": "device", "updates_per_launch": 4}
+    for name, execution in (("a", "eager"), ("b", "compile")):
+        result = train(td3, tmp_path, name=name, execution=execution, **options)
+    assert (
+        "launch of 4 (4 × update of the critics, 2 × update of the policy): compiled, as ask"
+        in (result.execution)
+    )
+    want = weights_of(tmp_path / "a")
+    for name, array in weights_of(tmp_path / "b").items():
+        np.testing.assert_allclose(array, want[name], rtol=1e-3, atol=1e-4, err_msg=name)

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+import torch
+
+from hotloop.algorithms import ppo
+from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot
+from hotloop.training.newest import newest
+from hotloop.types import Fragment
+from tests.policies.nets import Spaces
+from tests.policies.test_policies import DISCRETE, obs_spec
+from tests.reference.memory import Networks
+
+NUM_STEPS, NUM_ENVS, SIZE = 12, 3, 3
+
+
+def experience(memory_size):
+    """A fragment in which episodes end and rows are resets, in each environment elsewhere."""
+    rng = np.random.default_rng(0)
+    fragment = Fragment.allocate(
+        *(NUM_STEPS, NUM_ENVS),
+        obs_shape=(SIZE,),
+        obs_dtype=np.float32,
+        action_shape=(),
+        action_dtype=np.int64,
+        memory_size=memory_size,
+    )
+    for array in (fragment.obs, fragment.last_obs, fragment.next_value, fragment.memory):
+        array[:] = rng.uniform(-1, 1, array.shape)
+    fragment.action[:] = rng.integers(0, 3, (NUM_STEPS, NUM_ENVS))
+    fragment.terminated[4, 0] = fragment.truncated[7, 0] = fragment.truncated[0, 1] = True
+    fragment.valid[1, 1] = False
+    fragment.terminated[-1, 2] = True
+    return fragment
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_it_is_what_the_network_says_of_one_step_after_the_other(kind):
+    config = ppo.Config(memory=f"{kind}:4", hidden_sizes=(6,), num_envs=NUM_ENVS, num_minibatches=1)
+    nets = ppo.networks(config, Spaces(obs_spec(SIZE), DISCRETE), torch.device("cpu"))
+    params = nets.network.initial_parameters(0)
+    scale = ObsScale(np.full(SIZE, 0.3, np.float32), np.full(SIZE, 0.5, np.float32), 1.5)
+    # What acted is another one: only the scale is taken from it.
+    acted = PolicySnapshot(0, nets.network.initial_parameters(1), scale)
+    fragment = experience(nets.network.memory_size)
+    seen = newest(fragment, nets, nets.initial(0), ActingPolicy(nets.network, acted))
+
+    one = Networks(params, kind)
+    obs = np.concatenate([fragment.obs, fragment.last_obs[None]])
+    obs = torch.from_numpy(np.clip((obs - 0.3) / 0.5, -1.5, 1.5)).double()
+    ended = fragment.terminated | fragment.truncated | ~fragment.valid
+    with torch.no_grad():
+        for n in range(NUM_ENVS):
+            remembered = torch.from_numpy(fragment.memory[0, n]).double()
+            values = []
+            for t in range(NUM_STEPS + 1):
+                if t and ended[t - 1, n]:
+                    remembered = torch.zeros_like(remembered)
+                head, value, remembered = one.step(obs[t, n], remembered)
+                values.append(value.item())
+                if t < NUM_STEPS:
+                    told = head.log_softmax(0)[fragment.action[t, n]].item()
+                    assert seen.log_prob[t, n] == pytest.approx(told, abs=1e-5)
+            following = np.where(ended[:, n], fragment.next_value[:, n], values[1:])
+            np.testing.assert_allclose(seen.value[:, n], values[:-1], atol=1e-5)
+            np.testing.assert_allclose(seen.next_value[:, n], following, atol=1e-5)
+    assert all(x.dtype == np.float32 and x.shape == (NUM_STEPS, NUM_ENVS) for x in seen)
