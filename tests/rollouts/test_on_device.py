@@ -196,25 +196,12 @@ def test_a_captured_graph_is_eager(factory):
     """With a stand-in for the device's: state by address, arguments and outputs copied."""
 
     def captured(function, name):
-        class Late:
-            """Knows the state, which a stand-in has to, from the first call."""
-
-            def warm_up(self, call):
-                call()
-
-            def capture(self, call):
-                return Pretended(self.state).capture(call)
-
-            def reserved_bytes(self):
-                return 0
-
-        late = Late()
-        execution = Execution(
-            function, Choice(False, "for the test", is_captured=True), name, capturing=late
-        )
+        device = Pretended(None)
+        choice = Choice(False, "for the test", is_captured=True)
+        execution = Execution(function, choice, name, capturing=device)
 
         def run(state, *args):
-            late.state = state
+            device.state = state  # which a stand-in has to know
             return execution(state, *args)
 
         return run

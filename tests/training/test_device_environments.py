@@ -164,8 +164,10 @@ def test_names_that_lead_nowhere(tmp_path):
 @pytest.mark.slow
 def test_it_learns(tmp_path):
     options = {"num_envs": 256, "num_steps": 16, "num_minibatches": 4, "update_epochs": 4}
-    result = ppo.train(config(tmp_path, total_timesteps=300_000, execution="auto", **options))
-    assert hotloop.evaluate(result.run_dir, episodes=20).mean_return > 400
+    options |= {"hidden_sizes": (64, 64), "execution": "auto", "total_timesteps": 120_000}
+    result = ppo.train(config(tmp_path, **options))
+    # At random it is 22; five seeds gave 246 … 485.
+    assert hotloop.evaluate(result.run_dir, episodes=20).mean_return > 150
 
 
 @pytest.mark.gpu
