@@ -71,6 +71,10 @@ class Config(ppo.Config):
                 f"`max_c` must be at most `max_rho` = {self.max_rho}, got {self.max_c}: 1 and 1 "
                 "are usual"
             )
+        if self.overlap and self.schedule in ("lag:1", "async"):
+            raise ConfigError(
+                f"`overlap` is what `schedule` '{self.schedule}' does anyway: leave it out"
+            )
         if self.schedule == "async" and self.max_policy_age < 2:
             raise ConfigError(
                 f"`max_policy_age` must be at least 2 where `schedule` is 'async', as workers are "
