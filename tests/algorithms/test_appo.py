@@ -197,6 +197,10 @@ def test_a_policy_far_away_is_told_of_in_numbers():
         ({"max_c": 1.5}, "`max_c` must be at most `max_rho` = 1.0, got 1.5: 1 and 1 are usual"),
         ({"schedule": "async"}, "`schedule` 'async' needs workers of their own: set `workers` too"),
         ({"schedule": "lag:1"}, "`schedule` 'lag:1' needs workers of their own"),
+        (
+            {"schedule": "async", "workers": 2, "overlap": True},
+            "`overlap` is what `schedule` 'async' does anyway: leave it out",
+        ),
         ({"schedule": "lag:2", "workers": 2}, "`schedule` must be 'barrier', 'variable', 'lag:1'"),
         ({"max_rho": 0.0}, "`max_rho` must be positive and finite, got 0.0"),
         ({"hold_back": -1}, "`hold_back` must be an integer ≥ 0, got -1"),

@@ -71,6 +71,15 @@ def test_a_lag_of_one_resumes_alike_with_what_the_newest_policy_does(tmp_path):
     assert_same(tmp_path / "a", tmp_path / "b")
 
 
+def test_a_lag_of_one_stays_one_where_the_number_of_workers_is_chosen(tmp_path):
+    options = {"workers": "auto", "envs_per_worker": None, "num_envs": 2}
+    train(tmp_path / "run", schedule="lag:1", total_timesteps=32 * 3, **options)
+    chosen = RunDirectory.open(tmp_path / "run").config["config"]
+    assert chosen["schedule"] == "lag:1"
+    assert chosen["workers"] in (1, 2)
+    assert [x["age_max"] for x in lines_of(tmp_path / "run")] == [0.0, 1.0, 1.0]
+
+
 # --- the bound -----------------------------------------------------------------------------------
 
 

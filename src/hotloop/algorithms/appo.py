@@ -85,6 +85,11 @@ class Config(ppo.Config):
             f"{self.hold_back:,} batches that are kept back",
             "lower `hold_back`",
         )
+
+        if self.overlap and self.schedule in ("lag:1", "async"):
+            raise ConfigError(
+                f"`overlap` is what `schedule` '{self.schedule}' does anyway: leave it out"
+            )
         if self.schedule == "async" and self.max_policy_age < 2:
             raise ConfigError(
                 f"`max_policy_age` must be at least 2 where `schedule` is 'async', as workers are "

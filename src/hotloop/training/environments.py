@@ -172,7 +172,10 @@ def choose_workers(
             env_kwargs=config.env_kwargs,
             action_masks=getattr(config, "action_masks", False),
         )
-        chosen = {"workers": choice.taken.workers, "schedule": choice.taken.schedule}
+        schedule = choice.taken.schedule
+        if schedule == options.schedule:  # by the name that it has among the options
+            schedule = config.schedule
+        chosen = {"workers": choice.taken.workers, "schedule": schedule}
         if choice.fragment_steps is not None:
             chosen["fragment_steps"] = choice.fragment_steps
         about = to_json(choice)
@@ -230,9 +233,9 @@ def describe_workers(config: Any, options: CollectionOptions, run: RunDirectory)
         return ""
     each = config.total_envs // config.num_groups
     where = "" if config.has_workers else ", inline"
-    overlap = ", overlapping with learning" if options.overlap else ""
+    overlap = ", overlapping with learning" if getattr(config, "overlap", False) else ""
     acting = ", central inference" if config.inference == "central" else ""
-    return f"{config.workers} × {each} environments, {options.schedule}{overlap}{acting}{where}"
+    return f"{config.workers} × {each} environments, {config.schedule}{overlap}{acting}{where}"
 
 
 def _next_episode(resumed: Resumed | None) -> int:

@@ -85,7 +85,8 @@ class OnPolicy(Algorithm):
     def uneven(self, config: Any) -> Schedule:
         """See `Algorithm`."""
         has_memory = getattr(config, "memory", None) is not None  # sequences of one length
-        return "variable" if self.is_weighted and not has_memory else "barrier"
+        may_change = self.is_weighted and not has_memory and config.schedule != "lag:1"
+        return "variable" if may_change else "barrier"
 
     def collection_options(self, config: Any) -> CollectionOptions:
         """See `Algorithm`."""
