@@ -65,6 +65,12 @@ class Choice:
         parts = (("compile", self.is_compiled), ("cudagraph", self.is_captured))
         return "+".join(name for name, is_so in parts if is_so) or "eager"
 
+    @property
+    def told(self) -> str:
+        """Return the same in words."""
+        parts = (("compiled", self.is_compiled), ("a CUDA graph", self.is_captured))
+        return ", and ".join(name for name, is_so in parts if is_so) or "eager"
+
 
 def choose(
     mode: Mode,
@@ -138,7 +144,7 @@ def repeat(was: str, device: torch.device | None = None) -> Choice:
     on_gpu = device is not None and device.type == "cuda"
     choice = Choice(was.startswith("compile"), "", is_captured="cudagraph" in was and on_gpu)
     return replace(
-        choice, reason=f"{choice.mode}, as the run began", may_be_eager=choice.mode != "eager"
+        choice, reason=f"{choice.told}, as the run began", may_be_eager=choice.mode != "eager"
     )
 
 
@@ -310,7 +316,7 @@ class Execution:
             less = replace(choice, is_compiled=False)
         else:
             less = replace(choice, is_captured=False)
-        self.choice = replace(less, reason=f"{less.mode}: {what}")
+        self.choice = replace(less, reason=f"{less.told}: {what}")
 
     def _made(self, state: Any, args: tuple[Any, ...]) -> Graph:
         """Compile and capture, as far as that is chosen."""
