@@ -54,9 +54,13 @@ class Progress:
         self.plan = plan
         self.supervisor = supervisor
 
+    def done(self) -> list[int]:
+        """Rows of each worker that may be taken, or were, since the start of the run."""
+        return [memory.words[DONE] for memory in self.memory]
+
     def available(self) -> list[int]:
         """Rows of each worker that may be taken."""
-        return [m.words[DONE] - g.taken for m, g in zip(self.memory, self.groups, strict=True)]
+        return [done - g.taken for done, g in zip(self.done(), self.groups, strict=True)]
 
     def updates_until_too_old(self, rows: Sequence[int]) -> int:
         """Versions that the policy may advance before each worker's row is too old, if begun."""
@@ -135,30 +139,38 @@ def _take_ready(progress: Progress) -> list[int]:
     waited for.
     """
     groups, num_steps = progress.groups, progress.plan.num_steps
+    wanted = progress.shared.wanted
 
-    def ready() -> list[tuple[int, int]]:
-        """Version of the first row, and worker."""
+    def ready(done: Sequence[int]) -> list[tuple[int, int]]:
+        """Version of the first row, and worker, of what is whole of so many rows of each."""
         found: list[tuple[int, int]] = []
         for worker, (memory, group) in enumerate(zip(progress.memory, groups, strict=True)):
-            for row in range(group.taken, memory.words[DONE] - num_steps + 1, num_steps):
+            for row in range(group.taken, done[worker] - num_steps + 1, num_steps):
                 which, t = memory.place(row)
                 found.append((int(memory.versions[which][t]), worker))
         return sorted(found)
 
     def is_enough() -> bool:
-        found = ready()
-        if len(found) < len(groups):
+        done = progress.done()
+        found = ready(done)
+        missing = len(groups) - len(found)
+        if missing > 0:
+            # Rows until so many more can be whole: being told before that is waking up in vain.
+            left = (
+                num_steps - (d - g.taken) % num_steps for d, g in zip(done, groups, strict=True)
+            )
+            wanted[0] = sum(done) + sum(sorted(left)[:missing])
             return False
         following = [group.taken for group in groups]
         for _, worker in found:
             following[worker] += num_steps
         return progress.updates_until_too_old(following) > 0
 
-    progress.shared.wanted[0] = sum(group.taken for group in groups) + num_steps * len(groups)
+    wanted[0] = sum(group.taken for group in groups) + num_steps * len(groups)
     progress.wait(is_enough)
-    progress.shared.wanted[0] = NOBODY_WAITS
+    wanted[0] = NOBODY_WAITS
     shares = [0] * len(groups)
-    for _, worker in ready()[: len(groups)]:
+    for _, worker in ready(progress.done())[: len(groups)]:
         shares[worker] += num_steps
     return shares
 
