@@ -328,7 +328,7 @@ def test_every_composition_is_traced_as_one_graph(name):
 @pytest.mark.parametrize(
     ("kind", "can"),
     [
-        ("categorical", ["outputs", "evaluate"]),
+        ("categorical", ["outputs", "evaluate", "draw"]),
         ("squashed_gaussian", ["outputs", "sample", "unit_action"]),
         ("deterministic", ["outputs", "act", "unit_action"]),
         ("greedy", ["outputs", "values"]),
@@ -341,6 +341,7 @@ def test_what_a_head_cannot_do_is_said(kind, can):
     params, obs = learned.initial(0), torch.zeros(5, 2, 3)
     arguments = {
         "evaluate": (params, obs, torch.zeros(5, dtype=torch.int64)),
+        "draw": (params, obs, torch.zeros(5, 3)),
         "sample": (params, obs, torch.zeros(5, 2)),
         "act": (params, obs),
         "values": (params, obs),

@@ -408,7 +408,7 @@ def _spans() -> list[list[Any]]:
 def _name_thread() -> None:
     """What the kernel calls it; samples leave out those of ours."""
     with contextlib.suppress(OSError):
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("hotloop-gpu")
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_bytes(b"hotloop-gpu")
 
 
 def _devices(torch: ModuleType) -> list[str]:
