@@ -148,9 +148,9 @@ UNEVEN = {
 }
 
 
-def throughput(rounds: int, timesteps: int, workers: int, seconds: float, compiled: str) -> None:
+def throughput(rounds: int, timesteps: int, workers: int, seconds: float, execution: str) -> None:
     """Measure all ways in turn, and store."""
-    fixed = ("--torch-threads", "1", "--compile", compiled)
+    fixed = ("--torch-threads", "1", "--execution", execution)
     for way in CARTPOLE.values():  # fills the compiler's cache
         train(way, *fixed, "--total-timesteps", "2048")
     rates: dict[str, list[float]] = {name: [] for name in CARTPOLE}
@@ -168,7 +168,7 @@ def throughput(rounds: int, timesteps: int, workers: int, seconds: float, compil
     print("  uneven ", end="", flush=True)
     result = {
         "timesteps": timesteps,
-        "compile": compiled,
+        "execution": execution,
         "rounds": rounds,
         "cartpole": {name: spread(values) for name, values in rates.items()},
         **asked,
@@ -212,17 +212,17 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=24, help="throughput: of uneven ones")
     parser.add_argument("--quick", action="store_true", help="small sizes; results kept apart")
     options = parser.parse_args()
-    compiled = "on"
+    execution = "compile"
     if options.quick:
         storage.RESULTS = Path(tempfile.mkdtemp(prefix="asynchronous-quick-"))
         print(f"quick: nothing of this counts; results in {storage.RESULTS}")
         options.seeds, options.timesteps, options.rounds = 2, 8_192, 1
-        options.seconds, options.workers, compiled = 1.0, 3, "off"
+        options.seconds, options.workers, execution = 1.0, 3, "eager"
     if options.part in (None, "learning"):
         learning(options.seeds, options.jobs, options.timesteps)
         print(f"{learning_table()}\n", flush=True)
     if options.part in (None, "throughput"):
-        throughput(options.rounds, options.timesteps, options.workers, options.seconds, compiled)
+        throughput(options.rounds, options.timesteps, options.workers, options.seconds, execution)
         print(throughput_table())
     return 0
 
