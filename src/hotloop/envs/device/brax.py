@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
+import jax  # pyright: ignore[reportMissingImports]
 import torch
 
 from hotloop.envs.device.factory import missing_library
