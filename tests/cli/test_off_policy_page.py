@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.algorithms import find
-from hotloop.cli.train_options import parse
+from hotloop.cli.train_options import own_options, parse
 from hotloop.training.options import RunOptions
 from tests.learner.test_updates import make_batch, make_learner
 
@@ -80,4 +80,5 @@ def test_commands_have_options_that_there_are(page):
         name, *args = shlex.split(command)
         if args[-1:] != ["--help"] and "…" not in args:
             algorithm = ALGORITHMS[name]
-            parse(algorithm.config, args, prog=name, presets=algorithm.presets)
+            _, rest = own_options(args)
+            parse(algorithm.config, rest, prog=name, presets=algorithm.presets)
