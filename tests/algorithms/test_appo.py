@@ -183,6 +183,49 @@ def test_a_policy_far_away_is_told_of_in_numbers():
     assert told["truncated_share"].item() == pytest.approx(1 / size)
 
 
+# --- gradients of a stream -----------------------------------------------------------------------
+
+
+def clipped(norms, weights, bound=0.5):
+    """The norms that gradients of these norms have afterwards, and their usual norm."""
+    usual = torch.zeros(())
+    told = []
+    for norm, weight in zip(norms, weights, strict=True):
+        grad, before = appo.clip_stream(
+            torch.tensor([0.6, 0.8]) * norm,
+            torch.tensor(bound),
+            usual_norm=usual,
+            weight=torch.full((4,), weight),
+        )
+        assert before.item() == pytest.approx(norm) or norm != norm
+        told.append(torch.linalg.vector_norm(grad).item())
+    return told, usual.item()
+
+
+def test_a_gradient_is_scaled_by_the_usual_norm_and_not_by_its_own():
+    """Of weight 1, nine times as often, it is 2; of weight 6 it is 6."""
+    norms, weights = ([2.0] * 9 + [6.0]) * 200, ([1.0] * 9 + [6.0]) * 200
+    told, usual = clipped(norms, weights)
+    assert usual == pytest.approx(0.9 * 2.0 + 0.1 * 1.0, rel=0.02)
+    scales = np.divide(told, norms)[-100:]
+    np.testing.assert_allclose(scales, 0.5 / 1.9, rtol=0.05)
+
+
+def test_small_gradients_stay_as_they_are_and_the_first_is_its_own_measure():
+    assert clipped([0.3, 0.2], [1.0, 1.0])[0] == pytest.approx([0.3, 0.2], rel=1e-4)
+    # ‖g‖ / w = 1, bound 0.5.
+    assert clipped([2.0], [2.0])[0] == pytest.approx([1.0], rel=1e-4)
+
+
+def test_one_far_from_what_is_usual_is_cut_and_one_that_is_nan_leaves_no_trace():
+    told, usual = clipped([0.1] * 50 + [100.0], [1.0] * 51)
+    assert told[-1] == pytest.approx(4 * 0.1, rel=0.05)
+    assert usual == pytest.approx(0.103, rel=0.01)
+    told, usual = clipped([0.1, float("nan"), 0.1], [1.0] * 3)
+    assert usual == pytest.approx(0.1)
+    assert told[-1] == pytest.approx(0.1, rel=1e-4)
+
+
 # --- bad input -----------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from hotloop.algorithms import appo
 from hotloop.runs import RunDirectory
-from hotloop.training.streams import StreamWeights
+from hotloop.training.streams import Stream
 from tests.uneven_envs import Dawdling, FastAndSlow
 
 SMALL = {
@@ -145,9 +145,6 @@ def best_action(path, **options):
         max_policy_age=4,
         learning_rate=6e-3,
         total_timesteps=64 * 200,
-        # Each sees one batch alone, and few of them hold what slow environments did.
-        normalize_advantages=False,
-        max_grad_norm=100.0,
         **options,
     )
     policy = result.policy
@@ -160,5 +157,5 @@ def best_action(path, **options):
 def test_weights_find_the_action_that_is_best_everywhere(tmp_path, monkeypatch, options):
     assert best_action(tmp_path / "weighted", **options) == 1
     # Without the weights it is the other one: the task is one that shows the bias.
-    monkeypatch.setattr(StreamWeights, "weights", lambda self, fragments: [1.0] * len(fragments))
+    monkeypatch.setattr(Stream, "weights", lambda self, fragments: [1.0] * len(fragments))
     assert best_action(tmp_path / "plain", **options) == 0

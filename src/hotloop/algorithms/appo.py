@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hotloop.algorithms import ppo
-from hotloop.algorithms.ppo import Hyper, State, init, networks
+from hotloop.algorithms.ppo import Hyper, networks
 from hotloop.errors import ConfigError
+from hotloop.learner import clip_grad_norm
+from hotloop.learner.gradients import computed_once
 from hotloop.ops import vtrace
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.system.memory import need_memory
@@ -31,6 +34,12 @@ from hotloop.training.options import Count, Hint, Natural, Positive
 from hotloop.types import Fragment
 
 _TRANSITION_BYTES = 29  # at least, of an observation of one byte
+
+# Of the running mean of gradients' norms a minibatch is a hundredth; and what it may be at most.
+_NEW = 0.01
+_OUTLIER = 4.0
+# Of a minibatch: one of rows that are no transitions has none.
+_LEAST_WEIGHT = 1e-6
 
 # Who acted computed its log-probabilities elsewhere: so far apart they may be of one policy.
 _ROUNDING = 1e-4
@@ -117,6 +126,23 @@ class Batch(NamedTuple):
     begins: Any = None
 
 
+@dataclass(slots=True)
+class State(ppo.State):
+    """PPO's state, and what a stream needs.
+
+    Attributes:
+        usual_norm: float32, 0-d: the running mean of its gradients' norms.
+    """
+
+    usual_norm: Tensor
+
+
+def init(nets: LearnedNetwork, config: Config) -> State:
+    """Return the first state."""
+    first = ppo.init(nets, config)
+    return State(first.params, first.adam, first.active, usual_norm=torch.zeros(()))
+
+
 def prepare(fragment: Fragment, hyper: Hyper, config: Config, newest: Newest) -> Batch:
     """Return a fragment's transitions, (T, N, …), with advantages and returns."""
     if not config.vtrace:
@@ -161,7 +187,12 @@ def loss(
         importance = log_importance.exp().clamp(max=config.max_importance)
         weight = importance if weight is None else importance * weight
         batch = batch._replace(log_prob=batch.newest_log_prob)
-    total, parts = ppo.loss(params, batch, hyper, nets, config, policy_weight=weight)
+    is_async = config.schedule == "async"  # a batch does not hold everybody: normalised before
+    total, parts = ppo.loss(params, batch, hyper, nets, config, weight, is_async)
+    if is_async:
+        # Of the rows at hand: their weights are 1 on average over many batches, and not in this one.
+        share = batch.weight.mean().clamp(min=_LEAST_WEIGHT)
+        parts = {name: part / share for name, part in parts.items()}
     with torch.no_grad():
         # The largest is 1: the share is the same, and no square is infinite.
         ratio = (log_importance - log_importance.max()).exp()
@@ -178,7 +209,39 @@ def update(
     state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: LearnedNetwork, config: Config
 ) -> dict[str, Tensor]:
     """Make one gradient step on one minibatch; `state` changes in place."""
-    return ppo.step(loss, state, batch, hyper, nets, config)
+    clip = clip_grad_norm
+    if config.schedule == "async":
+        clip = partial(clip_stream, usual_norm=state.usual_norm, weight=batch.weight)
+    return ppo.step(loss, state, batch, hyper, nets, config, clip)
+
+
+def clip_stream(
+    grad: Tensor, max_norm: Tensor, *, usual_norm: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Scale the gradients of a stream all alike, so that their usual norm is at most `max_norm`.
+
+    A bound on each gradient would pull those apart that few batches hold: they have a great weight,
+    and another norm. Those alone are cut whose norm, for their weight, is several times the usual.
+
+    Args:
+        grad: (P,), of a minibatch.
+        max_norm: the bound, 0-d.
+        usual_norm: n̄, 0-d, changed in place: the running mean of ‖g‖ / w; 0 before the first.
+        weight: of the minibatch's rows, (B,); w is their mean.
+
+    Returns:
+        min(1, max_norm / n̄) min(1, 4 n̄ w / ‖g‖) g, and ‖g‖, 0-d.
+    """
+    norm = torch.linalg.vector_norm(grad)
+    own = norm / weight.mean().clamp(min=_LEAST_WEIGHT)
+    is_first = usual_norm == 0.0
+    most = torch.where(is_first, own, _OUTLIER * usual_norm)
+    counted = torch.minimum(own, most)
+    usual = torch.where(is_first, own, usual_norm + _NEW * (counted - usual_norm))
+    # A gradient that is NaN may be one that is not used.
+    usual_norm.copy_(torch.where(usual.isfinite(), usual, usual_norm))
+    scale = torch.clamp(max_norm / (usual_norm + 1e-6), max=1.0)
+    return grad * computed_once(scale * torch.clamp(most / (own + 1e-6), max=1.0)), norm
 
 
 algorithm = OnPolicy(

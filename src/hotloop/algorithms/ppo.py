@@ -189,6 +189,7 @@ def loss(
     nets: LearnedNetwork,
     config: Config,
     policy_weight: Tensor | None = None,
+    is_normalized: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's objective, as a loss: L = L_policy + c_v L_value − c_e H.
 
@@ -201,6 +202,7 @@ def loss(
         nets: policy and value.
         config: which terms there are.
         policy_weight: how much each transition counts for the policy, (B,); None: the batch's.
+        is_normalized: whether advantages have been, over more than this minibatch.
 
     Returns:
         The loss and its parts, 0-d each.
@@ -212,7 +214,7 @@ def loss(
     ratio = log_ratio.exp()
 
     advantages, weight = batch.advantages, batch.weight
-    if config.normalize_advantages:
+    if config.normalize_advantages and not is_normalized:
         mean, std = losses.moments(advantages, weight)
         advantages = (advantages - mean) / (std + 1e-8)
 
@@ -255,10 +257,24 @@ def step(
     hyper: Hyper,
     nets: LearnedNetwork,
     config: Config,
+    clip: Callable[..., tuple[Tensor, Tensor]] = clip_grad_norm,
 ) -> dict[str, Tensor]:
-    """Make the step that a loss asks for: its gradient, clipped, through Adam."""
+    """Make the step that a loss asks for: its gradient, clipped, through Adam.
+
+    Args:
+        loss: as the one here.
+        state: changes in place.
+        batch: a minibatch.
+        hyper: 0-d tensors.
+        nets: policy and value.
+        config: which terms there are.
+        clip: of a gradient and a bound gives the gradient clipped and its norm before.
+
+    Returns:
+        The loss's parts and the gradient's norm before clipping.
+    """
     _, parts, grad = value_and_grad(loss, state.params, batch, hyper, nets, config)
-    grad, norm = clip_grad_norm(grad, hyper.max_grad_norm)
+    grad, norm = clip(grad, hyper.max_grad_norm)
     active = None
     if config.target_kl is not None:
         # Decided where the tensors are: a minibatch too far off changes nothing, nor do later ones.

@@ -40,7 +40,7 @@ from hotloop.training.learning import Learning, Run
 from hotloop.training.minibatches import minibatches, num_units, taken
 from hotloop.training.newest import newest
 from hotloop.training.position import Position
-from hotloop.training.streams import HeldBack, StreamWeights, ages
+from hotloop.training.streams import HeldBack, Stream, ages
 from hotloop.training.train import Training
 from hotloop.types import Array, Fragment
 
@@ -140,7 +140,7 @@ class OnPolicy(Algorithm):
             if acts is not None:
                 learner.executions += training.envs.executions
         held = HeldBack(getattr(config, "hold_back", 0))
-        stream = StreamWeights() if config.schedule == "async" else None
+        stream = Stream() if config.schedule == "async" else None
         iteration, restarted_envs = 0, []
         if resumed is not None:
             iteration = resumed.position.iteration
@@ -162,12 +162,11 @@ class OnPolicy(Algorithm):
             with span("prepare"):
                 for fragment in fragments:
                     normalizer.update(fragment)
-                weights = None if stream is None else stream.weights(fragments)
                 if acts is not None:
                     fields, batch = self._device_batch(fragments, normalizer, acts, learner, config)
                 else:
                     fields, batch = self._batch(
-                        fragments, weights, normalizer, policy, learner, nets, config
+                        fragments, stream, normalizer, policy, learner, nets, config
                     )
             steps = self._learn(batch, learner, config)
             metrics = yield Learning(learner, steps, spans=("update", "minibatch"))
@@ -223,7 +222,7 @@ class OnPolicy(Algorithm):
     def _batch(
         self,
         fragments: Sequence[Fragment],
-        weights: Sequence[float] | None,
+        stream: Stream | None,
         normalizer: Normalizer,
         policy: ActingPolicy,
         learner: Learner,
@@ -243,7 +242,8 @@ class OnPolicy(Algorithm):
             prepared.append(self.prepare(scaled, learner.hyper.floats, config, *seen))
         kind = type(prepared[0])
         given = [_present(one) for one in prepared]
-        for k, weight in enumerate(weights or ()):
+        weights = [] if stream is None else stream.weights(fragments)
+        for k, weight in enumerate(weights):
             given[k]["weight"] = np.full(fragments[k].reward.shape, weight, np.float32)
         if policy.memory_size:
             missing = [x for x in ("memory", "begins", "weight") if x not in kind._fields]
@@ -261,6 +261,8 @@ class OnPolicy(Algorithm):
             fields["obs"] = policy.scaled(fields["obs"])
         if config.schedule == "variable":
             fields["weight"] = environment_weights(fragments)
+        if stream is not None and getattr(config, "normalize_advantages", False):
+            fields["advantages"] = stream.normalized(fields["advantages"], fields["weight"])
         return fields, kind(**learner.sent(fields))
 
     def _learn(

@@ -1,8 +1,9 @@
-"""Streams of fragments that are older than the policy, or uneven: kept back, and weighed."""
+"""Streams of fragments that are older than the policy, or uneven: kept back, weighed, scaled."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -10,8 +11,8 @@ import numpy as np
 
 from hotloop.types import Array, Fragment
 
-# Batches over which it is counted who has collected what, about.
-_MEMORY = 50
+# Of what was counted before: over 50 batches, about.
+_KEPT = 1.0 - 1.0 / 50
 
 
 class HeldBack:
@@ -44,21 +45,22 @@ def _copied(fragment: Fragment) -> Fragment:
     return dataclasses.replace(fragment, **arrays)
 
 
-class StreamWeights:
-    """Weights that give each group of environments the same share of what is learned from.
+class Stream:
+    """A stream of fragments, of which each group of environments gets the same share.
 
     w_i = M / (G m_i), with m_i of the last M rows or so from group i, of G that have any. A single
     batch may hold none of a slow group, so that rows are counted over many: the weights of variable
-    experience rollouts (`hotloop.rollouts.environment_weights`) for a stream.
+    experience rollouts (`hotloop.rollouts.environment_weights`) for a stream. So are moments: those
+    of a batch would scale each group by something else.
     """
 
     def __init__(self) -> None:
         self._counts: dict[int, float] = {}
+        self._moments = np.zeros(3)  # Σ w, Σ w x, Σ w x²
 
     def weights(self, fragments: Sequence[Fragment]) -> list[float]:
         """Count the rows of a batch, and return a weight for those of each fragment."""
-        kept = 1.0 - 1.0 / _MEMORY
-        counts = {group: kept * count for group, count in self._counts.items()}
+        counts = {group: _KEPT * count for group, count in self._counts.items()}
         for fragment in fragments:
             group = fragment.first_env
             counts[group] = counts.get(group, 0.0) + fragment.num_steps
@@ -69,6 +71,23 @@ class StreamWeights:
             counts[fragment.first_env] -= 0.5 * fragment.num_steps
         mean = sum(counts.values()) / len(counts)
         return [mean / counts[fragment.first_env] for fragment in fragments]
+
+    def normalized(self, values: Array, weight: Array) -> Array:
+        """Count a batch's values, and return them with the stream's mean 0 and deviation 1.
+
+        Args:
+            values: float32, of any shape.
+            weight: how much each counts, float32, likewise.
+
+        Returns:
+            float32, likewise.
+        """
+        exact, weighed = values.astype(np.float64), weight.astype(np.float64)
+        sums = [weighed.sum(), (weighed * exact).sum(), (weighed * exact * exact).sum()]
+        self._moments = _KEPT * self._moments + sums
+        mean, square = self._moments[1:] / self._moments[0]
+        std = math.sqrt(max(square - mean * mean, 0.0))
+        return ((exact - mean) / (std + 1e-8)).astype(np.float32)
 
 
 def ages(fragments: Sequence[Fragment], version: int) -> Array:
