@@ -4,11 +4,12 @@
     python -m bench asynchronous --part learning --seeds 8 --jobs 2
     python -m bench asynchronous --part throughput --rounds 3
 
-- `learning`: CartPole-v1 at equal steps, in batches of 256 so that 64 of them are a sixth of the
-  run. Experience is kept back for 0 to 64 batches. `asynchronous_learning.json`: `runs`, by way,
-  a list of seeds: `seed`, `return` (mean over the last tenth of the steps), `age` (mean, in
-  iterations), `effective_share` (mean). Each seed is stored as it ends; what is there is kept, so
-  that a bench that was stopped goes on, and a greater `--seeds` adds.
+- `learning`: three tasks at equal steps: CartPole-v1, HalfCheetah-v5, and CartPole without
+  velocities, whose network has memory. Experience is kept back for 1 to 64 batches.
+  `asynchronous_learning.json`: by task: `timesteps`, `options`, and `runs`, by way, a list of
+  seeds: `seed`, `return` (mean over the last tenth of the steps), `age` (mean, in iterations),
+  `effective_share` (mean). Each seed is stored as it ends; what is there is kept, so that a bench
+  that was stopped goes on, and a greater `--seeds` adds.
 - `throughput`: whole trainings on CartPole-v1, in turns; then workers whose steps sleep 3 ms, one
   in ten of them 100 ms, beside a learner that is busy for a fifth of the time.
   `asynchronous_throughput.json`: `cartpole`, by way, steps a second; `uneven`, by way, the figures
@@ -25,13 +26,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench import storage
 from bench.markdown import scaled, table
 from bench.measuring import spread
+from bench.memory.learning import ENVIRONMENTS
 from bench.rollouts.measure import measure
 from bench.rollouts.scale import alternate
 from bench.train.curves import lower_bound
@@ -40,14 +43,44 @@ from hotloop.runs.comparison import episodes_in
 
 # --- what age does --------------------------------------------------------------------------------
 
-OPTIONS = "--num-steps 32 --update-epochs 4 --num-minibatches 4 --torch-threads 1"
-HELD_BACK = (0, 1, 4, 16, 64)
+
+class Task(NamedTuple):
+    """What is trained.
+
+    Attributes:
+        about: the environment, for people.
+        timesteps: transitions.
+        options: on the command line; all that ppo's preset of the environment has, since appo has
+            none.
+    """
+
+    about: str
+    timesteps: int
+    options: str
+
+
+TASKS = {
+    "cartpole": Task("CartPole-v1", 204_800, "--env-id CartPole-v1"),
+    "halfcheetah": Task(
+        "HalfCheetah-v5",
+        307_200,
+        "--env-id HalfCheetah-v5 --num-envs 8 --num-steps 256 --num-minibatches 32 "
+        "--normalize-obs --normalize-reward --learning-rate linear:3e-4,0",
+    ),
+    "memory": Task(
+        "CartPole-v1 without velocities, LSTM",
+        204_800,
+        f"--env-id {ENVIRONMENTS}:positions_of_cartpole --memory lstm:64 --gamma 0.98 "
+        "--gae-lambda 0.9 --normalize-reward",
+    ),
+}
+HELD_BACK = (1, 4, 16, 64)
 PPO = "ppo"
 WAYS: dict[str, str] = {PPO: "ppo"}
 WAYS |= {f"appo, {count} held back": f"appo --hold-back {count}" for count in HELD_BACK}
 WAYS |= {
     f"appo, {count} held back, not corrected": (
-        f"appo --hold-back {count} --no-vtrace --no-decoupled"
+        f"appo --hold-back {count} --no-vtrace --proximal 1"
     )
     for count in HELD_BACK
 }
@@ -58,81 +91,90 @@ def train(way: str, *options: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         command = [sys.executable, "-W", "ignore", "-m", "hotloop", "train", *way.split()]
-        command += ["--env-id", "CartPole-v1", *options, "--run-dir", str(path)]
+        command += [*options, "--torch-threads", "1", "--run-dir", str(path)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
         return RunDirectory.open(path).metrics()
 
 
-def learned(way: str, seed: int, timesteps: int) -> dict[str, float]:
+def learned(way: str, seed: int, task: Task) -> dict[str, float]:
     """Return what is stored of a seed."""
-    asked = ["--seed", str(seed), "--total-timesteps", str(timesteps), *OPTIONS.split()]
+    asked = ["--seed", str(seed), "--total-timesteps", str(task.timesteps), *task.options.split()]
     lines = train(WAYS[way], *asked)
     steps, returns = episodes_in(lines)
-    told = {"seed": seed, "return": float(returns[steps > 0.9 * timesteps].mean())}
+    told = {"seed": seed, "return": float(returns[steps > 0.9 * task.timesteps].mean())}
     for name, key in (("age", "age_mean"), ("effective_share", "effective_share")):
         values = [line[key] for line in lines if key in line]
         told |= {name: statistics.fmean(values)} if values else {}
     return told
 
 
-def learning(seeds: int, jobs: int, timesteps: int) -> None:
+def learning(seeds: int, jobs: int, tasks: Mapping[str, Task]) -> None:
     """Train what is not stored yet, and store each seed as it ends."""
-    about = {"timesteps": timesteps, "options": OPTIONS}
-    runs: dict[str, list[dict[str, float]]] = {}
     try:
         stored = storage.load("asynchronous_learning")
-        if {name: stored[name] for name in about} == about:
-            runs = stored["runs"]
     except FileNotFoundError:
-        pass
+        stored = {}
+    told: dict[str, dict[str, Any]] = {}
+    for name, task in tasks.items():
+        about = {"timesteps": task.timesteps, "options": task.options}
+        was = stored.get(name, {})
+        is_same = {key: was.get(key) for key in about} == about
+        told[name] = {**about, "runs": was["runs"] if is_same else {}}
     # Seed by seed: what was stopped has about as many of each way.
     wanted = [
-        (way, seed)
+        (name, way, seed)
         for seed in range(1, seeds + 1)
+        for name in tasks
         for way in WAYS
-        if seed not in [run["seed"] for run in runs.get(way, [])]
+        if seed not in [run["seed"] for run in told[name]["runs"].get(way, [])]
     ]
     with ThreadPoolExecutor(jobs) as pool:
         trainings = {
-            pool.submit(learned, way, seed, timesteps): (way, seed) for way, seed in wanted
+            pool.submit(learned, way, seed, tasks[name]): (name, way, seed)
+            for name, way, seed in wanted
         }
         for training in as_completed(trainings):
-            way, seed = trainings[training]
-            told = training.result()
-            print(f"  {way}, seed {seed}: {told['return']:.1f}", flush=True)
-            runs[way] = sorted([*runs.get(way, []), told], key=lambda run: run["seed"])
-            kept = {name: runs[name] for name in WAYS if name in runs}
-            storage.save("asynchronous_learning", {**about, "runs": kept})
+            name, way, seed = trainings[training]
+            run = training.result()
+            print(f"  {name}, {way}, seed {seed}: {run['return']:.1f}", flush=True)
+            runs = told[name]["runs"]
+            runs[way] = sorted([*runs.get(way, []), run], key=lambda run: run["seed"])
+            told[name]["runs"] = {way: runs[way] for way in WAYS if way in runs}
+            storage.save("asynchronous_learning", told)
 
 
 def learning_table() -> str:
-    """One row for each way."""
-    runs = storage.load("asynchronous_learning")["runs"]
-    peer = [run["return"] for run in runs.get(PPO, [])]
-    if len(peer) < 2:
-        return ""
+    """One row for each task and way."""
+    stored = storage.load("asynchronous_learning")
     rows = [["", "age", "effective share", "return", "difference", "lower 95 % bound"]]
-    for way, told in runs.items():
-        ours = [run["return"] for run in told]
-        if len(ours) < 2:
+    for name, task in TASKS.items():
+        runs = stored.get(name, {}).get("runs", {})
+        peer = [run["return"] for run in runs.get(PPO, [])]
+        if len(peer) < 2:
             continue
-        middle = statistics.fmean(ours)
-        row = [way, "–", "–", f"{middle:.0f} ± {statistics.stdev(ours):.0f} ({len(ours)} seeds)"]
-        if way == PPO:
-            rows.append([*row, "", ""])
-            continue
-        row[1] = f"{statistics.fmean(run['age'] for run in told):.1f}"
-        row[2] = f"{statistics.fmean(run['effective_share'] for run in told):.2f}"
-        difference = middle / statistics.fmean(peer) - 1.0
-        rows.append([*row, f"{difference:+.0%}", f"{lower_bound(ours, peer):+.0%}"])
+        for way, told in runs.items():
+            ours = [run["return"] for run in told]
+            if len(ours) < 2:
+                continue
+            middle = statistics.fmean(ours)
+            shown = f"{middle:,.0f} ± {statistics.stdev(ours):,.0f} ({len(ours)} seeds)"
+            row = [f"{task.about}: {way}", "–", "–", shown]
+            if way == PPO:
+                rows.append([*row, "", ""])
+                continue
+            row[1] = f"{statistics.fmean(run['age'] for run in told):.1f}"
+            row[2] = f"{statistics.fmean(run['effective_share'] for run in told):.2f}"
+            difference = middle / statistics.fmean(peer) - 1.0
+            rows.append([*row, f"{difference:+.0%}", f"{lower_bound(ours, peer):+.0%}"])
     return table(*rows)
 
 
 # --- who waits ------------------------------------------------------------------------------------
 
 LOAD = 0.2
+CARTPOLE_ENV = ("--env-id", "CartPole-v1")
 CARTPOLE = {
     "ppo, inline": "ppo",
     "ppo, 1 worker, overlapped": "ppo --workers 1 --overlap",
@@ -150,13 +192,14 @@ UNEVEN = {
 
 def throughput(rounds: int, timesteps: int, workers: int, seconds: float, execution: str) -> None:
     """Measure all ways in turn, and store."""
-    fixed = ("--torch-threads", "1", "--execution", execution)
+    fixed = ("--execution", execution)
     for way in CARTPOLE.values():  # fills the compiler's cache
-        train(way, *fixed, "--total-timesteps", "2048")
+        train(way, *CARTPOLE_ENV, *fixed, "--total-timesteps", "2048")
     rates: dict[str, list[float]] = {name: [] for name in CARTPOLE}
     for number in range(rounds):
         for name in list(CARTPOLE)[:: 1 if number % 2 == 0 else -1]:
-            lines = train(CARTPOLE[name], *fixed, "--total-timesteps", str(timesteps))
+            total = ("--total-timesteps", str(timesteps))
+            lines = train(CARTPOLE[name], *CARTPOLE_ENV, *fixed, *total)
             # Between two lines: what comes before the first one is start-up.
             steps, took_s = (lines[-1][key] - lines[0][key] for key in ("timesteps", "elapsed_s"))
             rates[name].append(steps / took_s)
@@ -206,20 +249,21 @@ def main() -> int:
     parser.add_argument("--part", choices=["learning", "throughput"], help="default: both")
     parser.add_argument("--seeds", type=int, default=8, help="learning: of each way, from 1 on")
     parser.add_argument("--jobs", type=int, default=1, help="learning: trainings side by side")
-    parser.add_argument("--timesteps", type=int, default=102_400)
+    parser.add_argument("--timesteps", type=int, default=102_400, help="throughput")
     parser.add_argument("--rounds", type=int, default=5, help="throughput")
     parser.add_argument("--seconds", type=float, default=20.0, help="throughput: of uneven ones")
     parser.add_argument("--workers", type=int, default=24, help="throughput: of uneven ones")
     parser.add_argument("--quick", action="store_true", help="small sizes; results kept apart")
     options = parser.parse_args()
-    execution = "compile"
+    execution, tasks = "compile", TASKS
     if options.quick:
         storage.RESULTS = Path(tempfile.mkdtemp(prefix="asynchronous-quick-"))
         print(f"quick: nothing of this counts; results in {storage.RESULTS}")
         options.seeds, options.timesteps, options.rounds = 2, 8_192, 1
+        tasks = {"cartpole": TASKS["cartpole"]._replace(timesteps=66_560)}
         options.seconds, options.workers, execution = 1.0, 3, "eager"
     if options.part in (None, "learning"):
-        learning(options.seeds, options.jobs, options.timesteps)
+        learning(options.seeds, options.jobs, tasks)
         print(f"{learning_table()}\n", flush=True)
     if options.part in (None, "throughput"):
         throughput(options.rounds, options.timesteps, options.workers, options.seconds, execution)

@@ -104,9 +104,10 @@ def experience(action_spec, params, policy):
         (DISCRETE, {"clip_value_loss": True, "entropy_coef": 0.1, "max_grad_norm": 0.05}),
         (DISCRETE, {"max_rho": 2.0, "max_c": 0.8, "max_importance": 1.5}),
         (DISCRETE, {"vtrace": False}),
-        (DISCRETE, {"vtrace": False, "decoupled": False}),
+        (DISCRETE, {"vtrace": False, "proximal": 1.0}),
         (BOX, {"entropy_coef": 0.1}),
-        (BOX, {"decoupled": False}),
+        (BOX, {"proximal": 1.0}),
+        (BOX, {"proximal": 0.0}),
     ],
 )
 def test_update_is_that_of_the_twin(action_spec, options):

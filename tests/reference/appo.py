@@ -47,9 +47,9 @@ def loss(networks, rows, config):
     distribution = networks.distribution(rows["obs"])
     log_prob, value = distribution.log_prob(rows["action"]), networks.value(rows["obs"])[:, 0]
     since = (rows["newest_log_prob"] - rows["log_prob"]).exp()
-    importance, centre = torch.ones_like(since), rows["log_prob"]
-    if config.decoupled:
-        importance, centre = since.clamp(max=config.max_importance), rows["newest_log_prob"]
+    acted, newest = rows["log_prob"], rows["newest_log_prob"]
+    centre = (1 - config.proximal) * newest + config.proximal * acted
+    importance = (centre - acted).exp().clamp(max=config.max_importance)
     ratio = (log_prob - centre).exp()
     advantages = rows["advantages"]
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)

@@ -2,9 +2,9 @@
 
 PPO that learns from what older policies did, so that nobody waits: environments are stepped while
 the networks learn. Beyond `ppo`: V-trace returns (Espeholt et al. 2018, arXiv:1802.01561); the
-decoupled objective, whose clipping is around the newest policy and not around the one that acted
-(Hilton et al. 2021, arXiv:2110.00641); a hard bound on the age of what is learned from. With
-experience of the newest policy itself it is PPO's update.
+decoupled objective, whose clipping is not around the policy that acted (Hilton et al. 2021,
+arXiv:2110.00641) but around one between it and the newest; a hard bound on the age of what is
+learned from. With experience of the newest policy itself it is PPO's update.
 
     from hotloop.algorithms import appo
     result = appo.train(appo.Config(env_id="CartPole-v1", workers=2, schedule="async"))
@@ -30,7 +30,7 @@ from hotloop.policies.learned import LearnedNetwork
 from hotloop.system.memory import need_memory
 from hotloop.training import OnPolicy
 from hotloop.training.newest import Newest
-from hotloop.training.options import Count, Hint, Natural, Positive
+from hotloop.training.options import Count, Fraction, Hint, Natural, Positive
 from hotloop.types import Fragment
 
 _TRANSITION_BYTES = 29  # at least, of an observation of one byte
@@ -67,11 +67,10 @@ class Config(ppo.Config):
     """vtrace: bound ρ̄ on the importance of a step."""
     max_c: Positive = 1.0
     """vtrace: bound c̄ on how far back it counts; at most `max_rho`."""
-    decoupled: bool = True
-    """Clip around the newest policy, and weigh by what it is to the one that acted; else clip
-    around the one that acted."""
+    proximal: Fraction = 0.25
+    """The policy that clipping is around: 0 is the newest one, 1 the one that acted."""
     max_importance: Positive = 1.0
-    """decoupled: bound on that weight."""
+    """Bound on the weight of a step, what the proximal policy is to the one that acted."""
     hold_back: Natural = 0
     """Batches that are kept back before they are learned from: makes experience older on purpose,
     to see what age does."""
@@ -176,21 +175,24 @@ def loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's objective for what an older policy μ did, as a loss.
 
-    L_policy = −E[min(w̄, π_new/μ) min(r A, clip(r, 1 − ε, 1 + ε) A)],   r = π/π_new
+    L_policy = −E[min(w̄, π_prox/μ) min(r A, clip(r, 1 − ε, 1 + ε) A)],   r = π/π_prox
 
-    Hilton et al. 2021, arXiv:2110.00641, the decoupled objective, with a truncated weight; the rest
+    log π_prox = (1 − p) log π_new + p log μ
+
+    Hilton et al. 2021, arXiv:2110.00641, the decoupled objective, with a truncated weight and a
+    proximal policy that is interpolated (Li et al. 2025, arXiv:2512.06547, there by age); the rest
     is `ppo.loss`.
     """
     log_importance = batch.newest_log_prob - batch.log_prob
-    weight = batch.weight
-    if config.decoupled:
-        importance = log_importance.exp().clamp(max=config.max_importance)
-        weight = importance if weight is None else importance * weight
-        batch = batch._replace(log_prob=batch.newest_log_prob)
+    log_proximal = (1.0 - config.proximal) * log_importance  # of π_prox/μ
+    weight = log_proximal.exp().clamp(max=config.max_importance)
+    if batch.weight is not None:
+        weight = weight * batch.weight
+    batch = batch._replace(log_prob=batch.log_prob + log_proximal)
     is_async = config.schedule == "async"  # a batch does not hold everybody: normalised before
     total, parts = ppo.loss(params, batch, hyper, nets, config, weight, is_async)
     if is_async:
-        # Of the rows at hand: their weights are 1 on average over many batches, and not in this one.
+        # Means of the rows at hand: weights are 1 on average over many batches, not over this one.
         share = batch.weight.mean().clamp(min=_LEAST_WEIGHT)
         parts = {name: part / share for name, part in parts.items()}
     with torch.no_grad():
