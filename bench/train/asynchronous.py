@@ -80,7 +80,7 @@ WAYS: dict[str, str] = {PPO: "ppo"}
 WAYS |= {f"appo, {count} held back": f"appo --hold-back {count}" for count in HELD_BACK}
 WAYS |= {
     f"appo, {count} held back, not corrected": (
-        f"appo --hold-back {count} --no-vtrace --proximal 1"
+        f"appo --hold-back {count} --no-vtrace --proximal-power 0"
     )
     for count in HELD_BACK
 }

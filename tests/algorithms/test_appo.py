@@ -104,10 +104,10 @@ def experience(action_spec, params, policy):
         (DISCRETE, {"clip_value_loss": True, "entropy_coef": 0.1, "max_grad_norm": 0.05}),
         (DISCRETE, {"max_rho": 2.0, "max_c": 0.8, "max_importance": 1.5}),
         (DISCRETE, {"vtrace": False}),
-        (DISCRETE, {"vtrace": False, "proximal": 1.0}),
+        (DISCRETE, {"vtrace": False, "proximal_power": 0.0}),
         (BOX, {"entropy_coef": 0.1}),
-        (BOX, {"proximal": 1.0}),
-        (BOX, {"proximal": 0.0}),
+        (BOX, {"proximal_power": 0.0}),
+        (BOX, {"proximal_power": 1.0}),
     ],
 )
 def test_update_is_that_of_the_twin(action_spec, options):
@@ -133,7 +133,7 @@ def test_update_is_that_of_the_twin(action_spec, options):
     policy = ActingPolicy(nets.network, PolicySnapshot(0, acted))
     fragment = experience(action_spec, acted, policy)
 
-    seen = newest(fragment, nets, learner.state.params, policy)
+    seen = newest(fragment, nets, learner.state.params, policy, reference.AGE)
     prepared = appo.prepare(fragment, learner.hyper.floats, config, seen)
     fields = {name: x for name, x in prepared._asdict().items() if x is not None}
     rows = {name: torch.from_numpy(x).flatten(0, 1) for name, x in fields.items()}
@@ -175,7 +175,7 @@ def test_a_policy_far_away_is_told_of_in_numbers():
     log_prob = zeros.clone()
     log_prob[0] = -60.0
     batch = appo.Batch(
-        torch.zeros(size, 4), zeros.long(), log_prob, zeros, torch.randn(size), zeros, zeros
+        torch.zeros(size, 4), zeros.long(), log_prob, zeros, torch.randn(size), zeros, zeros, zeros
     )
     hyper = appo.Hyper(*(torch.tensor(x) for x in (1e-3, 0.2, 0.0, 0.5, 0.5, 0.99, 0.95)))
     total, told = appo.loss(nets.initial(0), batch, hyper, nets, config)

@@ -7,6 +7,8 @@ from torch import nn
 
 from tests.reference import advantages as reference
 
+AGE = 3  # of what is learned from, in iterations
+
 
 def prepared(networks, fragment, config):
     """Return the rows of a fragment by name, (T·N, …), as float64; actions as they are."""
@@ -38,6 +40,8 @@ def prepared(networks, fragment, config):
         "returns": returns,
         "newest_log_prob": newest,
     }
+    share = AGE**-config.proximal_power
+    named["proximal_log_prob"] = (1 - share) * newest + share * fragment.log_prob
     rows = {name: torch.as_tensor(x).double().flatten(0, 1) for name, x in named.items()}
     return rows | {"action": action.flatten(0, 1)}
 
@@ -47,8 +51,7 @@ def loss(networks, rows, config):
     distribution = networks.distribution(rows["obs"])
     log_prob, value = distribution.log_prob(rows["action"]), networks.value(rows["obs"])[:, 0]
     since = (rows["newest_log_prob"] - rows["log_prob"]).exp()
-    acted, newest = rows["log_prob"], rows["newest_log_prob"]
-    centre = (1 - config.proximal) * newest + config.proximal * acted
+    acted, centre = rows["log_prob"], rows["proximal_log_prob"]
     importance = (centre - acted).exp().clamp(max=config.max_importance)
     ratio = (log_prob - centre).exp()
     advantages = rows["advantages"]

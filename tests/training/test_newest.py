@@ -42,7 +42,9 @@ def test_it_is_what_the_network_says_of_one_step_after_the_other(kind):
     # What acted is another one: only the scale is taken from it.
     acted = PolicySnapshot(0, nets.network.initial_parameters(1), scale)
     fragment = experience(nets.network.memory_size)
-    seen = newest(fragment, nets, nets.initial(0), ActingPolicy(nets.network, acted))
+    seen = newest(fragment, nets, nets.initial(0), ActingPolicy(nets.network, acted), 7)
+
+    assert seen.age.tolist() == [[7] * NUM_ENVS] * NUM_STEPS
 
     one = Networks(params, kind)
     obs = np.concatenate([fragment.obs, fragment.last_obs[None]])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +31,7 @@ from hotloop.policies.learned import LearnedNetwork
 from hotloop.system.memory import need_memory
 from hotloop.training import OnPolicy
 from hotloop.training.newest import Newest
-from hotloop.training.options import Count, Fraction, Hint, Natural, Positive
+from hotloop.training.options import Count, Hint, Natural, NotNegative, Positive
 from hotloop.types import Fragment
 
 _TRANSITION_BYTES = 29  # at least, of an observation of one byte
@@ -67,8 +68,9 @@ class Config(ppo.Config):
     """vtrace: bound ρ̄ on the importance of a step."""
     max_c: Positive = 1.0
     """vtrace: bound c̄ on how far back it counts; at most `max_rho`."""
-    proximal: Fraction = 0.25
-    """The policy that clipping is around: 0 is the newest one, 1 the one that acted."""
+    proximal_power: NotNegative = 0.5
+    """How the policy that clipping is around follows the newest one as experience grows old; 0: it
+    does not, clipping is around the policy that acted."""
     max_importance: Positive = 1.0
     """Bound on the weight of a step, what the proximal policy is to the one that acted."""
     hold_back: Natural = 0
@@ -111,6 +113,7 @@ class Batch(NamedTuple):
 
     Attributes:
         newest_log_prob: float32, (B,), under the policy as it was before this iteration's updates.
+        proximal_log_prob: float32, (B,), under the one that clipping is around.
     """
 
     obs: Any
@@ -120,6 +123,7 @@ class Batch(NamedTuple):
     advantages: Any
     returns: Any
     newest_log_prob: Any
+    proximal_log_prob: Any
     weight: Any = None
     memory: Any = None
     begins: Any = None
@@ -143,17 +147,29 @@ def init(nets: LearnedNetwork, config: Config) -> State:
 
 
 def prepare(fragment: Fragment, hyper: Hyper, config: Config, newest: Newest) -> Batch:
-    """Return a fragment's transitions, (T, N, …), with advantages and returns."""
+    """Return a fragment's transitions, (T, N, …), with advantages and returns.
+
+    log π_prox = (1 − p) log π_new + p log μ,   p = age^−k,   1 at an age of 0
+
+    Interpolated as in Li et al. 2025, arXiv:2512.06547, there with k = 1. A policy that wanders has
+    gone some √age of an update's way since it acted: k = ½ leaves the proximal policy one update
+    behind the newest, where PPO's is.
+    """
+    log_importance = newest.log_prob - fragment.log_prob
+    share = np.maximum(newest.age, 1).astype(np.float32) ** np.float32(-config.proximal_power)
+    policies = {
+        "newest_log_prob": newest.log_prob,
+        "proximal_log_prob": fragment.log_prob + (1.0 - share) * log_importance,
+    }
     if not config.vtrace:
-        batch = ppo.prepare(fragment, hyper, config)
-        return Batch(**batch._asdict(), newest_log_prob=newest.log_prob)
+        return Batch(**ppo.prepare(fragment, hyper, config)._asdict(), **policies)
     returns, advantages = vtrace(
         fragment.reward,
         newest.value,
         newest.next_value,
         fragment.terminated,
         fragment.truncated,
-        newest.log_prob - fragment.log_prob,
+        log_importance,
         gamma=float(hyper.gamma),
         gae_lambda=float(hyper.gae_lambda),
         max_rho=config.max_rho,
@@ -166,7 +182,7 @@ def prepare(fragment: Fragment, hyper: Hyper, config: Config, newest: Newest) ->
         value=newest.value,
         advantages=advantages,
         returns=returns,
-        newest_log_prob=newest.log_prob,
+        **policies,
     )
 
 
@@ -177,18 +193,14 @@ def loss(
 
     L_policy = −E[min(w̄, π_prox/μ) min(r A, clip(r, 1 − ε, 1 + ε) A)],   r = π/π_prox
 
-    log π_prox = (1 − p) log π_new + p log μ
-
-    Hilton et al. 2021, arXiv:2110.00641, the decoupled objective, with a truncated weight and a
-    proximal policy that is interpolated (Li et al. 2025, arXiv:2512.06547, there by age); the rest
+    Hilton et al. 2021, arXiv:2110.00641, the decoupled objective, with a truncated weight; the rest
     is `ppo.loss`.
     """
     log_importance = batch.newest_log_prob - batch.log_prob
-    log_proximal = (1.0 - config.proximal) * log_importance  # of π_prox/μ
-    weight = log_proximal.exp().clamp(max=config.max_importance)
+    weight = (batch.proximal_log_prob - batch.log_prob).exp().clamp(max=config.max_importance)
     if batch.weight is not None:
         weight = weight * batch.weight
-    batch = batch._replace(log_prob=batch.log_prob + log_proximal)
+    batch = batch._replace(log_prob=batch.proximal_log_prob)
     is_async = config.schedule == "async"  # a batch does not hold everybody: normalised before
     total, parts = ppo.loss(params, batch, hyper, nets, config, weight, is_async)
     if is_async:

@@ -9,6 +9,7 @@ import torch
 
 from hotloop.policies import ActingPolicy
 from hotloop.policies.learned import LearnedNetwork
+from hotloop.training.streams import ages
 from hotloop.types import Array, Fragment
 
 
@@ -20,15 +21,21 @@ class Newest(NamedTuple):
         value: V(obs), float32, (T, N).
         next_value: V(next_obs), float32, (T, N). Where an episode ended it is the estimate of the
             policy that acted: what a network with memory would have remembered there is gone.
+        age: how many versions ago the policy acted, int64, (T, N).
     """
 
     log_prob: Array
     value: Array
     next_value: Array
+    age: Array
 
 
 def newest(
-    fragment: Fragment, nets: LearnedNetwork, params: torch.Tensor, policy: ActingPolicy
+    fragment: Fragment,
+    nets: LearnedNetwork,
+    params: torch.Tensor,
+    policy: ActingPolicy,
+    version: int,
 ) -> Newest:
     """Return what the learned network says of a fragment.
 
@@ -37,6 +44,7 @@ def newest(
         nets: policy and value.
         params: as they are now, (P,).
         policy: scales observations.
+        version: of these parameters.
     """
     num_steps, num_envs = fragment.num_steps, fragment.num_envs
     obs = np.concatenate([fragment.obs, fragment.last_obs[None]])
@@ -56,4 +64,5 @@ def newest(
             x.cpu().numpy().reshape(num_steps + 1, num_envs) for x in (log_prob, value)
         )
     next_value = np.where(ended | ~fragment.valid, fragment.next_value, value[1:])
-    return Newest(log_prob[:-1], value[:-1], next_value)
+    age = np.broadcast_to(ages([fragment], version)[:, None], (num_steps, num_envs))
+    return Newest(log_prob[:-1], value[:-1], next_value, age)

@@ -166,7 +166,7 @@ class OnPolicy(Algorithm):
                     fields, batch = self._device_batch(fragments, normalizer, acts, learner, config)
                 else:
                     fields, batch = self._batch(
-                        fragments, stream, normalizer, policy, learner, nets, config
+                        fragments, stream, normalizer, policy, learner, nets, config, iteration - 1
                     )
             steps = self._learn(batch, learner, config)
             metrics = yield Learning(learner, steps, spans=("update", "minibatch"))
@@ -228,6 +228,7 @@ class OnPolicy(Algorithm):
         learner: Learner,
         nets: Any,
         config: Any,
+        version: int,
     ) -> tuple[dict[str, Array], Any]:
         """Return what is learned from fragments, (Σ T·N, …): arrays, and tensors on the device."""
         assert self.prepare is not None
@@ -238,7 +239,7 @@ class OnPolicy(Algorithm):
             seen = ()
             if self.corrects:
                 params = getattr(learner.state, self.acting)
-                seen = (newest(fragment, acting(nets), params, policy),)
+                seen = (newest(fragment, acting(nets), params, policy, version),)
             prepared.append(self.prepare(scaled, learner.hyper.floats, config, *seen))
         kind = type(prepared[0])
         given = [_present(one) for one in prepared]
