@@ -13,16 +13,19 @@ one batch of 512, one Adam of 1e-4. Sample Factory is run as it trains synchrono
 (serial) and as it is meant to be run (asynchronous, with a policy worker), without normalising its
 inputs, which hotloop does not do either. hotloop's workers act by themselves, or one process acts
 for them (central). Frames a second are over the loop, as each tells it, and from prompt to end.
+Beside them is the share of all cores that is busy once it runs.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -48,15 +51,17 @@ OURS: dict[str, dict[str, Any]] = {
     "hotloop": {},
     "hotloop, overlapped": {"overlap": True},
     "hotloop, central inference": {"inference": "central"},
+    "hotloop, APPO, `lag:1`": {"algorithm": "appo", "schedule": "lag:1"},
+    "hotloop, APPO, `async`": {"algorithm": "appo", "schedule": "async"},
 }
 
 
 def run_hotloop(name: str) -> dict[str, float]:
     """One training with hotloop."""
-    from hotloop.algorithms import ppo
-
+    options = dict(OURS[name])
+    algorithm = importlib.import_module(f"hotloop.algorithms.{options.pop('algorithm', 'ppo')}")
     with tempfile.TemporaryDirectory() as folder:
-        config = ppo.Config(
+        config = algorithm.Config(
             env_id="VizdoomBasic-v1",
             env_kwargs={"game_variables": False},
             workers=2,
@@ -73,9 +78,9 @@ def run_hotloop(name: str) -> dict[str, float]:
             torch_threads=2,
             execution="compile",
             runs_dir=folder,
-            **OURS[name],
+            **options,
         )
-        result = ppo.train(config, progress=False)
+        result = algorithm.train(config, progress=False)
     return {"frames": result.timesteps * SKIP, "loop_s": result.elapsed_s - result.compile_s}
 
 
@@ -91,21 +96,52 @@ def run_peer(name: str, python: Path) -> dict[str, float]:
     return {"frames": frames, "loop_s": frames / rate}
 
 
+class Busy:
+    """Watches how busy the machine's cores are while a command runs: all of it, so be alone."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[float, float]] = []  # core-seconds at work, and in all
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Busy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._has_ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._has_ended.wait(0.2):
+            fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+            user, nice, system, idle, io_wait, irq, soft_irq, steal = map(float, fields)
+            work = user + nice + system + irq + soft_irq
+            self._told.append((work, work + idle + io_wait + steal))
+
+    def share(self) -> float:
+        """Return the share in the second half, but for its end: start-up and farewell are out."""
+        first, last = (self._told[int(part * len(self._told))] for part in (0.5, 0.9))
+        return (last[0] - first[0]) / (last[1] - first[1])
+
+
 def measure(rounds: int, python: Path) -> None:
     """Alternate, print, store."""
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*OURS, *PEERS)}
     for _ in range(rounds):
         for name in runs:
             began = time.perf_counter()
-            if name in PEERS:
-                run = run_peer(name, python)
-            else:
-                command = [sys.executable, "-m", "bench.memory.doom", name]
-                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-                run = json.loads(done.stdout.splitlines()[-1])
-            run["whole_s"] = time.perf_counter() - began
+            with Busy() as busy:
+                if name in PEERS:
+                    run = run_peer(name, python)
+                else:
+                    command = [sys.executable, "-m", "bench.memory.doom", name]
+                    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                    run = json.loads(done.stdout.splitlines()[-1])
+            run |= {"whole_s": time.perf_counter() - began, "busy": busy.share()}
             runs[name].append(run)
-            print(f"{name}: {run['frames'] / run['loop_s']:,.0f} frames/s", flush=True)
+            rate = run["frames"] / run["loop_s"]
+            print(f"{name}: {rate:,.0f} frames/s, {run['busy']:.0%} busy", flush=True)
             storage.save("memory_doom", {"runs": runs, "frames": FRAMES}, peers=("vizdoom",))
     print(doom_table())
 
@@ -119,12 +155,13 @@ def doom_table() -> str:
         for name, some in runs.items()
     }
     peer = [statistics.median(one) for one in rates["Sample Factory, serial"]]
-    rows = [["", "frames/s in the loop", "of serial", "from prompt to end", "of serial"]]
+    rows = [["", "frames/s in the loop", "of serial", "from prompt to end", "of serial", "busy"]]
     for name, each in rates.items():
         row = [name]
         for rate, theirs in zip(each, peer, strict=True):
             row += [scaled(spread(rate), 1.0), f"{statistics.median(rate) / theirs:.2f}"]
-        rows.append(row)
+        busy = [run["busy"] for run in runs[name] if "busy" in run]
+        rows.append([*row, f"{statistics.median(busy):.0%}" if busy else "–"])
     return table(*rows)
 
 
