@@ -4,8 +4,8 @@
     python -m bench asynchronous --part learning --seeds 8 --jobs 2
     python -m bench asynchronous --part throughput --rounds 3
 
-- `learning`: three tasks at equal steps: CartPole-v1, HalfCheetah-v5, and CartPole without
-  velocities, whose network has memory. Experience is kept back for 1 to 64 batches.
+- `learning`: tasks at equal steps: CartPole-v1, HalfCheetah-v5, and two whose networks have memory,
+  a T-maze and CartPole without velocities. Experience is kept back for 1 to 64 batches.
   `asynchronous_learning.json`: by task: `timesteps`, `options`, and `runs`, by way, a list of
   seeds: `seed`, `return` (mean over the last tenth of the steps), `age` (mean, in iterations),
   `effective_share` (mean). Each seed is stored as it ends; what is there is kept, so that a bench
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from bench import storage
 from bench.markdown import scaled, table
 from bench.measuring import spread
-from bench.memory.learning import ENVIRONMENTS
+from bench.memory.learning import TASKS as MEMORY
 from bench.rollouts.measure import measure
 from bench.rollouts.scale import alternate
 from bench.train.curves import lower_bound
@@ -59,6 +59,12 @@ class Task(NamedTuple):
     options: str
 
 
+def _options(name: str) -> str:
+    """Return those of a task that needs memory."""
+    task = MEMORY[name]
+    return f"--env-id {task.env_id} {task.options}"
+
+
 TASKS = {
     "cartpole": Task("CartPole-v1", 204_800, "--env-id CartPole-v1"),
     "halfcheetah": Task(
@@ -67,12 +73,8 @@ TASKS = {
         "--env-id HalfCheetah-v5 --num-envs 8 --num-steps 256 --num-minibatches 32 "
         "--normalize-obs --normalize-reward --learning-rate linear:3e-4,0",
     ),
-    "memory": Task(
-        "CartPole-v1 without velocities, LSTM",
-        204_800,
-        f"--env-id {ENVIRONMENTS}:positions_of_cartpole --memory lstm:64 --gamma 0.98 "
-        "--gae-lambda 0.9 --normalize-reward",
-    ),
+    "t-maze": Task(MEMORY["t-maze-gru"].about + ", GRU", 200_000, _options("t-maze-gru")),
+    "memory": Task(MEMORY["cartpole-lstm"].about + ", LSTM", 204_800, _options("cartpole-lstm")),
 }
 HELD_BACK = (1, 4, 16, 64)
 PPO = "ppo"
@@ -122,12 +124,13 @@ def learning(seeds: int, jobs: int, tasks: Mapping[str, Task]) -> None:
         was = stored.get(name, {})
         is_same = {key: was.get(key) for key in about} == about
         told[name] = {**about, "runs": was["runs"] if is_same else {}}
-    # Seed by seed: what was stopped has about as many of each way.
+    # Small ages first, then seed by seed: what was stopped has about as many of each way.
     wanted = [
         (name, way, seed)
+        for ways in (list(WAYS)[:3], list(WAYS)[3:])
         for seed in range(1, seeds + 1)
         for name in tasks
-        for way in WAYS
+        for way in ways
         if seed not in [run["seed"] for run in told[name]["runs"].get(way, [])]
     ]
     with ThreadPoolExecutor(jobs) as pool:

@@ -68,7 +68,7 @@ class Config(ppo.Config):
     """vtrace: bound ρ̄ on the importance of a step."""
     max_c: Positive = 1.0
     """vtrace: bound c̄ on how far back it counts; at most `max_rho`."""
-    proximal_power: NotNegative = 0.5
+    proximal_power: NotNegative = 1.0
     """How the policy that clipping is around follows the newest one as experience grows old; 0: it
     does not, clipping is around the policy that acted."""
     max_importance: Positive = 1.0
@@ -151,9 +151,8 @@ def prepare(fragment: Fragment, hyper: Hyper, config: Config, newest: Newest) ->
 
     log π_prox = (1 − p) log π_new + p log μ,   p = age^−k,   1 at an age of 0
 
-    Interpolated as in Li et al. 2025, arXiv:2512.06547, there with k = 1. A policy that wanders has
-    gone some √age of an update's way since it acted: k = ½ leaves the proximal policy one update
-    behind the newest, where PPO's is.
+    Interpolated as in Li et al. 2025, arXiv:2512.06547, whose k is 1: where a policy moves on by as
+    much in each update, the proximal one is an update behind the newest, as PPO's is.
     """
     log_importance = newest.log_prob - fragment.log_prob
     share = np.maximum(newest.age, 1).astype(np.float32) ** np.float32(-config.proximal_power)
