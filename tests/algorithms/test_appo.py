@@ -238,6 +238,10 @@ def test_one_far_from_what_is_usual_is_cut_and_one_that_is_nan_leaves_no_trace()
             "`max_policy_age` must be at least 2 where `schedule` is 'async', .* got 1: raise it, "
             r"or choose 'lag:1' \(1\) or 'barrier' \(0\)",
         ),
+        (
+            {"too_old": "drop", "schedule": "lag:1", "workers": 2},
+            "`too_old` 'drop' is for `schedule` 'async', got 'lag:1', in which nothing becomes too",
+        ),
         ({"max_c": 1.5}, "`max_c` must be at most `max_rho` = 1.0, got 1.5: 1 and 1 are usual"),
         ({"schedule": "async"}, "`schedule` 'async' needs workers of their own: set `workers` too"),
         ({"schedule": "lag:1"}, "`schedule` 'lag:1' needs workers of their own"),

@@ -74,7 +74,9 @@ def test_a_lag_of_one_resumes_alike_with_what_the_newest_policy_does(tmp_path):
 def test_a_lag_of_one_stays_one_where_the_number_of_workers_is_chosen(tmp_path):
     options = {"workers": "auto", "envs_per_worker": None, "num_envs": 2}
     train(tmp_path / "run", schedule="lag:1", total_timesteps=32 * 3, **options)
-    chosen = RunDirectory.open(tmp_path / "run").config["config"]
+    run = RunDirectory.open(tmp_path / "run")
+    assert "environments, lag:1 (auto)" in run.choice["summary"]
+    chosen = run.config["config"]
     assert chosen["schedule"] == "lag:1"
     assert chosen["workers"] in (1, 2)
     assert [x["age_max"] for x in lines_of(tmp_path / "run")] == [0.0, 1.0, 1.0]
@@ -107,6 +109,7 @@ def run_unevenly(path, num_workers, max_age, *, num_iterations, **options):
     told = result.accounting
     assert told["trained"] == size * num_iterations
     assert told["collected"] == told["trained"] + told["in_flight"]
+    assert "too old" not in told["dropped"]
     assert told["policy_age_max"] == max(x["age_max"] for x in lines)
     return [x["age_max"] for x in lines]
 
@@ -129,6 +132,32 @@ def test_nothing_is_ever_older_than_it_may_be(tmp_path, num_workers, max_age):
 def test_nor_where_inference_is_central_or_the_network_remembers(tmp_path, options):
     ages = run_unevenly(tmp_path / "run", 4, 2, num_iterations=200, **options)
     assert max(ages) == 2
+
+
+def test_what_is_too_old_is_dropped_where_that_is_asked_for(tmp_path):
+    size, count = 3 * 4, 60
+    result = train(
+        tmp_path / "run",
+        Dawdling,
+        schedule="async",
+        too_old="drop",
+        max_policy_age=2,
+        workers=3,
+        envs_per_worker=1,
+        num_steps=4,
+        env_kwargs={"mean_s": [0.0001, 0.0001, 0.02]},
+        num_minibatches=1,
+        update_epochs=1,
+        total_timesteps=size * count,
+    )
+    told, lines = result.accounting, lines_of(tmp_path / "run")
+    # Nobody has waited for the slow one; all that it did is counted.
+    assert told["dropped"]["too old"] >= 4
+    assert told["dropped"]["too old"] == sum(x.get("dropped_too_old", 0) for x in lines)
+    assert told["trained"] == size * count == lines[-1]["timesteps"]
+    dropped = sum(told["dropped"].values())
+    assert told["collected"] == told["trained"] + dropped + told["in_flight"]
+    assert max(x["age_max"] for x in lines) <= 2
 
 
 # --- the bias towards who is fast ----------------------------------------------------------------

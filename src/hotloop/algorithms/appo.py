@@ -59,8 +59,10 @@ class Config(ppo.Config):
     while these are learned from, reproducibly. async, with workers: fragments as they come in,
     first ready first."""
     max_policy_age: Count = 4
-    """async: iterations between the policy that acted and the newest; learning waits rather than
-    let a transition become older. At least 2."""
+    """async: iterations between the policy that acted and the newest. At least 2."""
+    too_old: Literal["wait", "drop"] = "wait"
+    """async: learning waits rather than let a transition become older; or whole fragments that did
+    are dropped, which is a bias against environments that are slow."""
     vtrace: bool = True
     """Correct returns and advantages for the age of the policy that acted (V-trace); else they are
     PPO's, by the values of that time."""
@@ -99,6 +101,11 @@ class Config(ppo.Config):
         if self.overlap and self.schedule in ("lag:1", "async"):
             raise ConfigError(
                 f"`overlap` is what `schedule` '{self.schedule}' does anyway: leave it out"
+            )
+        if self.too_old == "drop" and self.schedule != "async":
+            raise ConfigError(
+                f"`too_old` 'drop' is for `schedule` 'async', got '{self.schedule}', in which "
+                "nothing becomes too old: leave it out"
             )
         if self.schedule == "async" and self.max_policy_age < 2:
             raise ConfigError(

@@ -62,7 +62,8 @@ class Accounting:
         collected: transitions that environments were asked for.
         trained: handed to the learner.
         dropped: by reason: "environment failed", "worker died", "reset" (a step that an environment
-            with next-step autoreset spends on it), "run ended".
+            with next-step autoreset spends on it), "too old" (where that is asked for), "run
+            ended".
         in_flight: collected, and not handed over yet.
         policy_age: versions between the policy that acted and the newest one when a transition was
             handed over: the mean and the greatest.

@@ -164,12 +164,17 @@ class Choice:
         """The learner's own process; None where the schedule rules it out."""
         return next((one for one in self.candidates if one.workers == 0), None)
 
-    def summary(self) -> str:
-        """For the user, in one line."""
+    def summary(self, schedule: str | None = None) -> str:
+        """For the user, in one line.
+
+        Args:
+            schedule: the name of the one that is taken, where users know it by another.
+        """
         taken = self.taken
         what = "none, the learner's process steps all environments"
         if taken.workers:
-            what = f"{taken.workers} × {taken.envs_per_worker} environments, {taken.schedule}"
+            what = f"{taken.workers} × {taken.envs_per_worker} environments"
+            what += f", {schedule or taken.schedule}"
         text = f"{what} (auto): {taken.steps_per_s:,.0f} steps/s of collecting forecast"
         others = [one for one in self.candidates if one.workers]
         if taken.workers and self.inline is not None:
@@ -317,10 +322,10 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs" if seconds < 0.9995e-3 else f"{seconds * 1e3:.4g} ms"
 
 
-def to_json(choice: Choice) -> dict[str, Any]:
-    """What a run keeps of it."""
+def to_json(choice: Choice, schedule: str | None = None) -> dict[str, Any]:
+    """What a run keeps of it; `schedule` as for `Choice.summary`."""
     return {
-        "summary": choice.summary(),
+        "summary": choice.summary(schedule),
         "forecast_steps_per_s": choice.taken.steps_per_s,
         "taken": vars(choice.taken),
         "candidates": [vars(one) for one in choice.candidates],

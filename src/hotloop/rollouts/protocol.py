@@ -30,6 +30,8 @@ class CollectionOptions:
         minimum: async: transitions to wait for.
         in_fragments: async: take whole fragments alone, as many as there are workers.
         max_policy_age: async: see `Rollout.updates_allowed`.
+        drops_too_old: async, in fragments: nothing is waited for because it would become too old;
+            what is too old by the time that it could be taken is dropped.
     """
 
     num_steps: int
@@ -39,6 +41,7 @@ class CollectionOptions:
     minimum: int = 1
     in_fragments: bool = False
     max_policy_age: int = 1_000
+    drops_too_old: bool = False
 
 
 class Rollout(Protocol):

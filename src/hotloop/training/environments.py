@@ -178,7 +178,7 @@ def choose_workers(
         chosen = {"workers": choice.taken.workers, "schedule": schedule}
         if choice.fragment_steps is not None:
             chosen["fragment_steps"] = choice.fragment_steps
-        about = to_json(choice)
+        about = to_json(choice, schedule)
     run.keep_choice(chosen, about)
     return dataclasses.replace(config, **chosen)
 

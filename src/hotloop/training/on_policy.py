@@ -104,6 +104,7 @@ class OnPolicy(Algorithm):
             overlap=config.overlap or has_lag,
             in_fragments=True,
             max_policy_age=getattr(config, "max_policy_age", 1),
+            drops_too_old=getattr(config, "too_old", "wait") == "drop",
         )
 
     def run(self, training: Training) -> Run[Result]:

@@ -44,7 +44,7 @@ class Reporter:
         self._choice: dict[str, Any] | None = None
         self._progress = Progress(run.path, 0, None)
         self._trackers: Trackers | None = None
-        self._num_dropped = 0
+        self._num_dropped = self._num_too_old = 0
         self._status: Literal["finished", "stopped", "failed"] = "failed"
         self._has_workers = False
         # Of `log_info`: what no episode has had yet.
@@ -196,6 +196,10 @@ class Reporter:
         dropped = sum(accounting.dropped.values())
         if dropped > self._num_dropped:
             line["dropped"], self._num_dropped = dropped - self._num_dropped, dropped
+        too_old = accounting.dropped.get("too old", 0)
+        if too_old > self._num_too_old:
+            line["dropped_too_old"] = too_old - self._num_too_old
+            self._num_too_old = too_old
         if self._options.schedule != "barrier" or self._options.overlap:
             line["policy_age_mean"], line["policy_age_max"] = accounting.policy_age
         return line

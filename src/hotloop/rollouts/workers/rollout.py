@@ -98,7 +98,7 @@ class ProcessRollout:
             )
             for worker in range(num_workers)
         ]
-        self._progress = Progress(supervisor, self._shared, self._groups, plan)
+        self._progress = Progress(supervisor, self._shared, self._groups, plan, self._drop_too_old)
         self._resume: tuple[Mapping[str, Array], RolloutPosition] | None = None
         # Of each worker that was brought there: the environments that were not.
         self._restarted: list[Sequence[int] | None] = [None] * num_workers
@@ -333,20 +333,30 @@ class ProcessRollout:
 
     def _take(self, worker: int, num_rows: int) -> Fragment:
         """Copy the next rows of a worker, and say that their places are free."""
-        memory, group = self._memory[worker], self._groups[worker]
-        fragment, versions, episodes = memory.copy(group.taken, group.taken + num_rows)
-        size, num_valid = fragment.valid.size, int(np.count_nonzero(fragment.valid))
-        self._episodes += group.take(fragment, episodes, memory.read_info)
+        fragment, versions, num_valid = self._free(worker, num_rows)
         self.num_transitions += num_valid
         self._trained += num_valid
-        if num_valid < size:
-            reason = "environment failed" if self._can_replay else "reset"
-            self._dropped[reason] += size - num_valid
         self._ages[0] += num_rows
         version = self._progress.version
         self._ages[1] += version * num_rows - int(versions.sum())
         self._ages[2] = max(self._ages[2], version - fragment.policy_version)
         return fragment
+
+    def _drop_too_old(self, worker: int, num_rows: int) -> None:
+        """Take the next rows of a worker, which nobody learns from; their episodes count."""
+        _, _, num_valid = self._free(worker, num_rows)
+        self._dropped["too old"] += num_valid
+
+    def _free(self, worker: int, num_rows: int) -> tuple[Fragment, Array, int]:
+        """Copy the next rows of a worker: with the versions that acted, and how many are valid."""
+        memory, group = self._memory[worker], self._groups[worker]
+        fragment, versions, episodes = memory.copy(group.taken, group.taken + num_rows)
+        size, num_valid = fragment.valid.size, int(np.count_nonzero(fragment.valid))
+        self._episodes += group.take(fragment, episodes, memory.read_info)
+        if num_valid < size:
+            reason = "environment failed" if self._can_replay else "reset"
+            self._dropped[reason] += size - num_valid
+        return fragment, versions, num_valid
 
     # --- accounting -------------------------------------------------------------------------------
 

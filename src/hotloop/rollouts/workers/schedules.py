@@ -35,6 +35,7 @@ class Progress:
         shared: where they tell of it.
         groups: of each of them.
         plan: how they collect.
+        drop: takes the next rows of a worker, so many, that nobody learns from.
 
     Attributes:
         version: of the policy that was published last.
@@ -46,8 +47,10 @@ class Progress:
         shared: SharedMemory,
         groups: Sequence[Group],
         plan: CollectionOptions,
+        drop: Callable[[int, int], None],
     ) -> None:
         self.version = 0
+        self.drop = drop
         self.shared = shared
         self.memory = shared.workers
         self.groups = groups
@@ -136,10 +139,18 @@ def _take_ready(progress: Progress) -> list[int]:
     """As many whole fragments as there are workers, the oldest that are ready first.
 
     Of a fast worker two, of a slow one none; but what is in the making and would become too old is
-    waited for.
+    waited for. Where that is dropped instead, nobody is waited for.
     """
     groups, num_steps = progress.groups, progress.plan.num_steps
-    wanted = progress.shared.wanted
+    wanted, drops = progress.shared.wanted, progress.plan.drops_too_old
+
+    def drop_too_old() -> None:
+        oldest = progress.version - progress.plan.max_policy_age
+        old = [worker for version, worker in ready(progress.done()) if version < oldest]
+        for worker in old:  # the oldest first, so of each worker the next
+            progress.drop(worker, num_steps)
+        if old:
+            _grant_all(progress)
 
     def ready(done: Sequence[int]) -> list[tuple[int, int]]:
         """Version of the first row, and worker, of what is whole of so many rows of each."""
@@ -151,6 +162,8 @@ def _take_ready(progress: Progress) -> list[int]:
         return sorted(found)
 
     def is_enough() -> bool:
+        if drops:
+            drop_too_old()
         done = progress.done()
         found = ready(done)
         missing = len(groups) - len(found)
@@ -161,6 +174,8 @@ def _take_ready(progress: Progress) -> list[int]:
             )
             wanted[0] = sum(done) + sum(sorted(left)[:missing])
             return False
+        if drops:
+            return True
         following = [group.taken for group in groups]
         for _, worker in found:
             following[worker] += num_steps
