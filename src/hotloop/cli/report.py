@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from hotloop.cli import pictures
+from hotloop.cli import pictures, starving
 from hotloop.errors import ProfileError, RunDirectoryError
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def run(args: list[str]) -> int:
         print(problem, end="\n\n", flush=True)
     if found is not None:
         print_findings(found, file=sys.stdout)
+        if learned is not None:
+            starving.print_of_run(directory)
     if options.html:
         from hotloop.profiler.render import html
 

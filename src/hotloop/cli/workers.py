@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop import timing
+from hotloop.cli import starving
 from hotloop.cli.tables import plain_table, print_table, wide_console
 
 # More workers than this are told of by their first, their last and their slowest.
@@ -27,6 +28,7 @@ def print_workers(run_dir: Path) -> None:
     if workers:
         _print_tree(run_dir, len(workers))
         _print_table(workers)
+        starving.print_of_run(run_dir)
     print(f"\n{balance(told)}")
     if told["policy_age_max"]:
         print(

@@ -1,0 +1,102 @@
+"""Who starves whom, of trees made by hand and of a run."""
+
+import pytest
+
+from hotloop.cli import main
+from hotloop.cli.starving import told
+from hotloop.timing import Node
+
+
+def tree(name, total, **children):
+    """A component of so many seconds; what begins with `wait` is one, `a__b` is b within a."""
+    root = Node(name, total_ns=int(total * 1e9))
+    for path, seconds in children.items():
+        node = root
+        for part in path.split("__"):
+            node = node.child(part, "wait" if part.startswith("wait") else "work")
+            node.total_ns += int(seconds * 1e9)
+            node.count += 1
+    return root
+
+
+def learner(update, waiting):
+    # Starting does not count.
+    return tree(
+        "learner", 100.0, start=50.0, update=update, collect=1.0, collect__wait_for_workers=waiting
+    )
+
+
+@pytest.mark.parametrize(
+    ("trees", "expected"),
+    [
+        (
+            [
+                learner(9.0, 0.0),
+                tree("worker-0", 12.0, make_envs=2.0, wait=7.0, env_step=2.0),
+                tree("worker-1", 12.0, make_envs=2.0, wait=6.0, env_step=3.0),
+            ],
+            "the learner starves the workers: they wait for 65% of their time, while `update` "
+            "takes 90% of its loop",
+        ),
+        (
+            [
+                learner(1.0, 8.0),
+                tree("worker-0", 10.0, wait=0.5, env_step=9.0),
+                tree("worker-1", 10.0, wait=1.0, env_step=8.0),
+            ],
+            "the workers starve the learner: the learner waits for 80% of its loop; `env_step` is "
+            "90% of the time of worker 0, which waits least",
+        ),
+        (
+            [
+                learner(1.0, 8.0),
+                tree("worker-0", 10.0, wait=6.0, env_step=3.0),
+                tree("worker-1", 10.0, wait=5.0, env_step=3.0),
+                tree("worker-2", 10.0, wait=0.2, env_step=9.0),
+            ],
+            "worker 2 starves the learner and the other workers: the learner waits for 80% of its "
+            "loop, workers for 50% of their time, worker 2 for 2%; `env_step` is 90% of the time "
+            "of worker 2, which waits least",
+        ),
+        (
+            [
+                learner(5.0, 4.0),
+                tree("worker-0", 10.0, wait=5.0, env_step=4.0),
+                tree("worker-1", 10.0, wait=5.0, env_step=4.0),
+            ],
+            "learner and workers take turns: the learner waits for 40% of its loop, workers for "
+            "50% of their time; `--overlap`, or appo's `--schedule lag:1` or async, lets them work "
+            "side by side",
+        ),
+        (
+            [
+                learner(1.0, 8.0),
+                tree("worker-0", 10.0, wait_for_inference=7.0, env_step=2.0),
+                tree("worker-1", 10.0, wait_for_inference=7.0, env_step=2.0),
+                tree("inference-0", 10.0, wait=0.5, act=9.0),
+            ],
+            "inference starves workers and learner: the learner waits for 80% of its loop, "
+            "worker 0 waits for actions for 70% of its time; inference is at work for 95%",
+        ),
+        (
+            [learner(9.0, 0.0), tree("worker-0", 10.0, wait=0.5, env_step=9.0)],
+            "nobody starves: the learner waits for 0% of its loop, workers for 5% of their time",
+        ),
+        ([learner(9.0, 0.0)], ""),
+    ],
+)
+def test_the_stage_that_others_wait_for_is_named(trees, expected):
+    assert told(trees[0], trees[1:]) == expected
+
+
+def test_a_run_and_its_report_say_who_waits(tmp_path, capsys):
+    command = ["train", "ppo", "--env-id", "CartPole-v1", "--workers", "2", "--num-steps", "64"]
+    command += ["--num-envs", "2", "--update-epochs", "10", "--num-minibatches", "16"]
+    command += ["--execution", "eager", "--total-timesteps", "1280"]
+    assert main([*command, "--run-dir", str(tmp_path / "run")]) == 0
+    # Fifty times as long to learn as to collect.
+    said = [x for x in capsys.readouterr().out.splitlines() if x.startswith("who waits: ")]
+    assert main(["report", str(tmp_path / "run")]) == 0
+    again = [x for x in capsys.readouterr().out.splitlines() if x.startswith("who waits: ")]
+    assert said == again
+    assert said[0].startswith("who waits: the learner starves the workers: they wait for ")
