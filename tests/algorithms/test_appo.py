@@ -234,6 +234,10 @@ def test_one_far_from_what_is_usual_is_cut_and_one_that_is_nan_leaves_no_trace()
     ("options", "message"),
     [
         (
+            {"schedule": "async", "workers": 2, "max_policy_age": 0},
+            r"must be at least 2 .* got 0: raise it, or choose 'lag:1' \(1\) or 'barrier' \(0\)",
+        ),
+        (
             {"schedule": "async", "workers": 2, "max_policy_age": 1},
             "`max_policy_age` must be at least 2 where `schedule` is 'async', .* got 1: raise it, "
             r"or choose 'lag:1' \(1\) or 'barrier' \(0\)",

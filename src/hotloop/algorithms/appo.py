@@ -31,7 +31,7 @@ from hotloop.policies.learned import LearnedNetwork
 from hotloop.system.memory import need_memory
 from hotloop.training import OnPolicy
 from hotloop.training.newest import Newest
-from hotloop.training.options import Count, Hint, Natural, NotNegative, Positive
+from hotloop.training.options import Hint, Natural, NotNegative, Positive
 from hotloop.types import Fragment
 
 _TRANSITION_BYTES = 29  # at least, of an observation of one byte
@@ -58,7 +58,7 @@ class Config(ppo.Config):
     soon as there are as many steps in all. lag:1, with workers: the next fragments are collected
     while these are learned from, reproducibly. async, with workers: fragments as they come in,
     first ready first."""
-    max_policy_age: Count = 4
+    max_policy_age: Natural = 4
     """async: iterations between the policy that acted and the newest. At least 2."""
     too_old: Literal["wait", "drop"] = "wait"
     """async: learning waits rather than let a transition become older; or whole fragments that did

@@ -6,7 +6,7 @@ import pytest
 
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError
-from hotloop.policies import ObsScale, PolicySnapshot
+from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
 from hotloop.rollouts.workers.shared_memory import Arena, SharedMemory, create
 from tests.rollouts.workers.pools import make_network, num_descriptors, snapshot_of
 
@@ -167,6 +167,20 @@ def test_too_little_memory_is_said_before_any_is_taken(network, monkeypatch):
     fd, memory = create(network, **SIZES)
     assert (os.fstat(fd).st_size, memory.size) == (size, size)
     os.close(fd)
+
+
+def test_a_network_that_is_too_large_is_said_to_be(network, monkeypatch):
+    monkeypatch.setattr("hotloop.system.memory._SMALL_BYTES", 0)
+    monkeypatch.setattr("hotloop.system.memory.available_memory", lambda: 1)
+    message = (
+        r"fragments of 2 workers and the weights of the network, \d+ MiB of it, take at least .* "
+        r"are free: use a smaller network \(`hidden_sizes`\)"
+    )
+    envs = make_vec("CartPole-v1", 1, seed=1)
+    large = actor_critic(envs, hidden_sizes=(2048, 2048))
+    envs.close()
+    with pytest.raises(ConfigError, match=message):
+        create(large, num_steps=2, num_workers=2, num_envs=1)
 
 
 def test_memory_that_is_unknown_is_tried(network, monkeypatch):

@@ -380,7 +380,12 @@ def create(network: Outline, **sizes: Any) -> tuple[int, SharedMemory]:
     advice = "use fewer workers or environments, or shorter fragments (`num_steps`)"
     if network.memory_size:
         advice += ", or a smaller `memory`"
-    need_memory(size, f"the fragments of {sizes['num_workers']} workers", advice)
+    what = f"the fragments of {sizes['num_workers']} workers"
+    least = SharedMemory(-1, network, num_steps=1, num_workers=1, num_envs=1).size
+    if least > size // 2:
+        what = f"{what} and the weights of the network, {least / 2**20:,.0f} MiB of it,"
+        advice = "use a smaller network (`hidden_sizes`)"
+    need_memory(size, what, advice)
     fd = os.memfd_create("hotloop-rollouts", os.MFD_CLOEXEC)
     try:
         os.posix_fallocate(fd, 0, size)
