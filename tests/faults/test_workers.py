@@ -12,6 +12,7 @@ from tests.faults.trials import (
     APPO,
     PPO,
     SAC,
+    SEED,
     Failed,
     chooser,
     inference_of,
@@ -20,10 +21,12 @@ from tests.faults.trials import (
     kill,
     left_behind,
     metrics,
+    num_lines,
     send,
     succeeded,
     times,
     wait_for_lines,
+    wait_until,
     workers_of,
 )
 
@@ -181,6 +184,54 @@ def test_a_killed_learner_goes_on_where_it_waits_for_nobody(forks, tally, tmp_pa
             raise Failed("older than `max_policy_age`")
 
     tally(f"kill a learner of appo, {inference}").run(trial, range(times(6)))
+
+
+@faults
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("inference", ["worker", "central"])
+def test_a_hundred_kills_in_one_run(forks, tally, tmp_path, inference):
+    """Of workers and the inference process, one after another, while it waits for nobody."""
+    num_kills = times(100)
+
+    def trial(seed):
+        rng, run = random.Random(f"{inference} {seed}"), tmp_path / f"{inference}-{seed}"
+        # More than there is time for: it ends by an interrupt.
+        command = _command("appo", run, 10**7, pause_s=0.001)
+        command += ["--inference", inference, "--max-failures", 10 * num_kills]
+        child = forks.command(*command)
+        seen: dict[int, float] = {}  # since when
+
+        def at_work():
+            """Who has had time to start: three starts in a row that fail are the run's end."""
+            now = time.monotonic()
+            for pid in workers_of(child.pid) + inference_of(child.pid):
+                seen.setdefault(pid, now)
+            return [pid for pid, since in seen.items() if now > since + 2.5 and is_alive(pid)]
+
+        for _ in range(num_kills):
+            found = wait_until(at_work)
+            if not found:
+                raise Failed(child.wait().told)
+            send(rng.choice(found), signal.SIGKILL)
+            time.sleep(rng.uniform(0.0, 0.4))
+        lines = num_lines(run)
+        if not wait_for_lines(child.pid, run, lines + 2):
+            raise Failed(f"it did not go on: {child.wait().told}")
+        send(child.pid, signal.SIGINT)
+        ended = child.wait(120.0)
+        if ended.code != 130:
+            raise Failed(ended.told)
+        left_behind(seen)
+        told = is_accounted_for(run)
+        # What the iteration that was interrupted had taken counts as trained.
+        if not 0 <= told["trained"] - metrics(run)[-1]["timesteps"] <= 4 * 32:
+            raise Failed(f"{told['trained']} trained, not {metrics(run)[-1]['timesteps']}")
+        if sum(worker["restarts"] for worker in told["workers"]) < num_kills // 2:
+            raise Failed(f"replacements are not counted: {told['workers']}")
+        if told["policy_age_max"] > 4:
+            raise Failed(f"experience was {told['policy_age_max']} versions old")
+
+    tally(f"{num_kills} kills in a run, {inference}").run(trial, [SEED])
 
 
 @faults

@@ -102,7 +102,7 @@ class WorkerPool:
             component="",
             bells=(),
             timing_dir=str(timing_dir),
-            env=_importable(env),
+            env=importable(env),
             num_envs=envs_per_worker,
             seed=seed,
             env_kwargs=dict(env_kwargs or {}),
@@ -175,7 +175,7 @@ class WorkerPool:
             self._own_dir.cleanup()
 
 
-def _importable(env: str | Callable[..., Any]) -> str:
+def importable(env: str | Callable[..., Any]) -> str:
     """The name by which a worker makes an environment.
 
     Raises:

@@ -1,0 +1,205 @@
+"""An actor of Ray that steps a group of environments and acts in them by itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hotloop import timing
+from hotloop.envs import make_vec
+from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
+from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_from_json
+from hotloop.rollouts.collector import Collector, Slot
+from hotloop.rollouts.state import memory_of, running_episodes
+from hotloop.timing import span
+from hotloop.types import PER_STEP, Array, Episode, Fragment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Making:
+    """What an actor makes its environments of.
+
+    Attributes:
+        worker: its number.
+        env: as for `make_vec`.
+        num_envs: of its own.
+        options: for `make_vec`.
+        timing_dir: where it records, if its machine has that directory.
+    """
+
+    worker: int
+    env: str
+    num_envs: int
+    options: Mapping[str, Any]
+    timing_dir: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an actor collects, and from which row on.
+
+    Attributes:
+        network: what acts, as JSON.
+        exploration: fields of an `Exploration`.
+        num_rows: of a part.
+        seed: of the noise for acting.
+        first_env: number of its first environment, counted over all workers.
+        first_row: steps of each of its environments so far.
+        resume: number and hash of each environment's episode, from which another run is gone on
+            with; `arrays` has their actions.
+    """
+
+    network: Mapping[str, Any]
+    exploration: Mapping[str, Any] | None
+    num_rows: int
+    seed: int
+    first_env: int
+    first_row: int
+    resume: Sequence[tuple[int, str]] | None = None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+class Ready(NamedTuple):
+    """What an actor says once its environments are made."""
+
+    obs_spec: dict[str, Any]
+    action_spec: dict[str, Any]
+    can_replay: bool
+    node: str
+
+
+class Part(NamedTuple):
+    """Rows of a worker, and where its environments are after them.
+
+    Attributes:
+        fields: arrays of a `Fragment`, by name; memory of their own.
+        version: of the policy that acted.
+        running: number and length of each environment's running episode.
+        episodes: that ended in it.
+        failures: what environments raised that were made anew.
+    """
+
+    fields: dict[str, Array]
+    version: int
+    running: list[tuple[int, int]]
+    episodes: list[Episode]
+    failures: list[str]
+
+
+class Lost(Exception):
+    """An environment failed in a way that another process may mend; the message tells it."""
+
+
+class Actor:
+    """Steps environments of its own, by the weights that it is handed.
+
+    Args:
+        making: what they are made of.
+    """
+
+    def __init__(self, making: Making) -> None:
+        os.environ["HOTLOOP_WORKER"] = str(making.worker)
+        if os.path.isdir(making.timing_dir):
+            timing.start(making.timing_dir, component=f"worker-{making.worker}")
+        self._failures: list[str] = []
+
+        def on_failure(error: HotloopError) -> None:
+            self._failures.append(str(error))
+
+        with span("make_envs"):
+            self._envs = make_vec(
+                making.env, making.num_envs, on_failure=on_failure, num_threads=1, **making.options
+            )
+
+    def ready(self) -> Ready:
+        """Tell what the environments are like."""
+        envs = self._envs
+        node = platform.node()
+        return Ready(envs.obs_spec.to_json(), envs.action_spec.to_json(), envs.can_replay, node)
+
+    def set_up(self, plan: Plan, snapshot: PolicySnapshot) -> tuple[list[int], Array | None]:
+        """Get ready to collect.
+
+        Returns:
+            Where another run is gone on with: the environments, 0 … N − 1, that could not be
+            brought there, and what is observed.
+        """
+        network = network_from_json(dict(plan.network))
+        explores = None
+        if plan.exploration is not None:
+            fields = {**plan.exploration, "epsilon": tuple(plan.exploration["epsilon"])}
+            explores = Exploration(**fields)
+        self._policy = ActingPolicy(network, _own(snapshot), exploration=explores)
+        envs, first_env = self._envs, plan.first_env
+        self._slot = Slot.allocate(plan.num_rows, envs.num_envs, network, first_env=first_env)
+        self._collector = Collector(envs, self._policy, seed=plan.seed, first_env=first_env)
+        self._collector.vector_steps = plan.first_row
+        if plan.resume is None:
+            return [], None
+        arrays = plan.arrays
+        restarted = self._collector.resume(
+            running_episodes(arrays, plan.resume), memory_of(arrays, 0, envs.num_envs)
+        )
+        return restarted, self._collector.obs
+
+    def collect(self, snapshot: PolicySnapshot) -> Part:
+        """Make the next rows.
+
+        Raises:
+            Lost: another actor may do better.
+            HotloopError: none would.
+        """
+        collector, slot, policy = self._collector, self._slot, self._policy
+        if snapshot.version != policy.version:
+            with span("load_weights", kind="transfer"):
+                policy.load(_own(snapshot))
+        try:
+            if not collector.has_begun:
+                collector.begin()
+            collector.collect(slot, 0, slot.fragment.num_steps)
+        except (NonFiniteStep, MaskError):
+            raise
+        except EnvironmentFailure as error:
+            raise Lost(str(error)) from error
+        collector.evaluate(slot, 0, slot.fragment.num_steps)
+        failures, self._failures[:] = list(self._failures), []
+        return Part(
+            fields={
+                name: getattr(slot.fragment, name).copy()
+                for name in (*PER_STEP, "last_obs", "last_memory")
+            },
+            version=policy.version,
+            running=list(self._envs.running()),
+            episodes=self._envs.pop_episodes(),
+            failures=failures,
+        )
+
+    def close(self) -> None:
+        """Close the environments; what was recorded is whole."""
+        self._envs.close()
+        timing.stop()
+
+
+def joined(parts: Sequence[Part], first_env: int) -> Fragment:
+    """Return the rows of parts that follow each other as one fragment."""
+    fields: dict[str, Any] = dict(parts[0].fields)
+    if len(parts) > 1:
+        fields = {
+            name: np.concatenate([part.fields[name] for part in parts]) for name in PER_STEP
+        } | {name: parts[-1].fields[name] for name in ("last_obs", "last_memory")}
+    rows = [len(part.fields["reward"]) for part in parts]
+    versions = np.repeat(np.array([part.version for part in parts]), rows)
+    return Fragment(
+        **fields, policy_version=int(versions.min()), versions=versions, first_env=first_env
+    )
+
+
+def _own(snapshot: PolicySnapshot) -> PolicySnapshot:
+    """Return one whose arrays may be written to: those of Ray's store may not."""
+    params = {name: array.copy() for name, array in snapshot.params.items()}
+    return PolicySnapshot(snapshot.version, params, snapshot.obs_scale)

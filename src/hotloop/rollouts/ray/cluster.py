@@ -1,0 +1,119 @@
+"""A connection to Ray: to a cluster that is there, or to one of this machine alone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hotloop.errors import ConfigError, MissingExtraError
+from hotloop.system.cores import available_cores
+
+# An address where nobody answers is given up after so long.
+_CONNECT_S = 5.0
+
+
+def import_ray() -> Any:
+    """Return Ray.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    # It asks for statistics of its use at the first start, and warns of its own variables.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(
+            f"`backend` 'ray' needs Ray ({error}): pip install 'hotloop[ray]'"
+        ) from error
+    return ray
+
+
+@contextlib.contextmanager
+def connected(
+    address: str | None, *, num_cpus: float, runtime_env: Mapping[str, Any]
+) -> Iterator[Any]:
+    """Connect to Ray, and leave it as it was.
+
+    Args:
+        address: of a cluster, `host:port` or "auto"; None: one is started here, and ended.
+        num_cpus: that a cluster which is started here has at least, however many cores there are.
+        runtime_env: what actors run in.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        ConfigError: nobody answers, or it is of another version.
+    """
+    ray = import_ray()
+    options: dict[str, Any] = {"runtime_env": dict(runtime_env)} if runtime_env else {}
+    options |= {"log_to_driver": False, "logging_level": logging.ERROR}
+    if ray.is_initialized():  # the program's own: it ends it, too
+        yield ray
+        return
+    if address is None:
+        options |= {"num_cpus": max(num_cpus, available_cores()), "include_dashboard": False}
+    else:
+        _need_answer(address)
+        options["address"] = address
+    try:
+        ray.init(**options)
+    except Exception as error:  # of many kinds: connections, versions, runtime environments
+        where = "on this machine" if address is None else f"at {address}"
+        raise ConfigError(
+            f"Ray {ray.__version__} can't be had {where}: {_first_line(error)}: look at `ray "
+            "status`; both sides need the same versions of Ray and Python"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _need_answer(address: str) -> None:
+    """Refuse an address where nobody listens: Ray would try for a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "auto", or an address of Ray's client
+    try:
+        socket.create_connection((host.removeprefix("ray://"), int(port)), _CONNECT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray answers at `ray_address` {address} ({error}): start one with `ray start "
+            "--head`, which prints its address, or leave the option out"
+        ) from error
+
+
+def need_resources(ray: Any, wanted: Mapping[str, float], num_workers: int) -> None:
+    """Refuse workers that the cluster has no room for.
+
+    Args:
+        ray: connected.
+        wanted: by each worker: `num_cpus`, `num_gpus`, and what nodes have besides.
+        num_workers: how many of them.
+
+    Raises:
+        ConfigError: there is less.
+    """
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    there = ray.cluster_resources()
+    for name, each in wanted.items():
+        has = there.get(names.get(name, name), 0.0)
+        if each * num_workers > has:
+            known = ", ".join(
+                f"{key} {value:g}" for key, value in sorted(there.items()) if ":" not in key
+            )
+            raise ConfigError(
+                f"{num_workers} workers of `{name}` {each:g} each need {each * num_workers:g}, and "
+                f"the cluster has {has:g}: use fewer `workers`, lower `worker_resources`, or add "
+                f"nodes (there are {known})"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
