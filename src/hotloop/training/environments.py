@@ -43,6 +43,25 @@ def make_environments(
     stagger = config.total_envs if config.workers else 0
     first_episode = _next_episode(resumed)
     action_masks = getattr(config, "action_masks", False)
+    if config.has_workers and config.backend == "ray":
+        from hotloop.rollouts.ray.environments import RayEnvironments
+
+        return RayEnvironments(
+            environment,
+            num_workers=num_groups,
+            envs_per_worker=num_envs,
+            seed=config.seed,
+            env_kwargs=config.env_kwargs,
+            action_masks=action_masks,
+            first_episode=first_episode,
+            stagger=stagger,
+            timing_dir=(run.path / "timing").absolute(),
+            max_failures=config.max_failures,
+            log_info=config.log_info,
+            address=config.ray_address,
+            resources=config.worker_resources,
+            runtime_env=config.ray_runtime_env,
+        )
     if config.has_workers:
         from hotloop.rollouts.workers.pool import WorkerPool
 
@@ -232,7 +251,7 @@ def describe_workers(config: Any, options: CollectionOptions, run: RunDirectory)
     if not config.workers:
         return ""
     each = config.total_envs // config.num_groups
-    where = "" if config.has_workers else ", inline"
+    where = {"inline": ", inline", "ray": ", on Ray"}.get(config.backend, "")
     overlap = ", overlapping with learning" if getattr(config, "overlap", False) else ""
     acting = ", central inference" if config.inference == "central" else ""
     return f"{config.workers} × {each} environments, {config.schedule}{overlap}{acting}{where}"

@@ -150,10 +150,8 @@ class RayEnvironments:
             },
             timing_dir=self.timing_dir,
         )
-        asked = dict(self._resources)
-        others = {
-            name: asked.pop(name) for name in list(asked) if name not in ("num_cpus", "num_gpus")
-        }
+        asked = {name: x for name, x in self._resources.items() if name.startswith("num_")}
+        others = {name: x for name, x in self._resources.items() if name not in asked}
         kind = self.ray.remote(Actor).options(
             **asked, resources=others, scheduling_strategy="SPREAD", max_concurrency=1
         )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from hotloop.errors import ConfigError
 from hotloop.rollouts import NUM_SLOTS
 from hotloop.system.memory import need_memory
 from hotloop.training.options.base import Options
-from hotloop.training.options.constraints import MAY_CHANGE, Count, Natural, Positive
+from hotloop.training.options.constraints import (
+    MAY_CHANGE,
+    Count,
+    JsonObject,
+    Natural,
+    Positive,
+)
 
 # Lower bounds on memory, whatever the environment and the network are.
 _TRANSITION_BYTES = 29  # in a fragment, of an observation of one byte
@@ -25,8 +31,15 @@ class WorkerOptions(Options):
     """Processes that step the environments; 0: the learner's own. auto: measured, then chosen."""
     envs_per_worker: Count | None = None
     """Environments of each worker, which makes N; None: `num_envs` are shared out evenly."""
-    backend: Annotated[Literal["processes", "inline"], MAY_CHANGE] = "processes"
-    """Where workers run. inline: here, one after another, with the same results as processes."""
+    backend: Annotated[Literal["processes", "inline", "ray"], MAY_CHANGE] = "processes"
+    """Where workers run. inline: here, one after another, with the same results as processes. ray:
+    as actors of Ray, on other machines too."""
+    ray_address: Annotated[str | None, MAY_CHANGE] = None
+    """ray: of a cluster, host:port or 'auto'; None: Ray is started on this machine, and ended."""
+    worker_resources: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
+    """ray: of each worker, as JSON; {}: one core, '{"num_cpus": 1}'."""
+    ray_runtime_env: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
+    """ray: what workers run in, as JSON: '{"pip": ["hotloop[train]"], "working_dir": "."}'."""
     inference: Annotated[Literal["worker", "central", "auto"], MAY_CHANGE] = "worker"
     """Who acts: each worker for its own environments; or central, one process for all of them.
     auto: measured, then chosen."""
@@ -39,6 +52,7 @@ class WorkerOptions(Options):
         """Refuse environments that can't be shared out evenly, and more workers than fit."""
         if self.inference != "worker":
             self._check_inference()
+        self._check_ray()
         if self.workers in (0, "auto"):
             if self.envs_per_worker is not None:
                 raise ConfigError("`envs_per_worker` needs `workers`: say how many there are")
@@ -61,6 +75,8 @@ class WorkerOptions(Options):
             reason = "workers of their own, got `workers` 0: set `workers` too"
         elif self.backend == "inline":
             reason = "workers of their own, got `backend` 'inline': leave one of both out"
+        elif self.backend == "ray":
+            reason = "workers of this machine, got `backend` 'ray': leave one of both out"
         elif self.workers == "auto":
             reason = (
                 "a number of `workers`, got 'auto', which forecasts workers that act by "
@@ -69,10 +85,32 @@ class WorkerOptions(Options):
         if reason:
             raise ConfigError(f"`inference` '{self.inference}' needs {reason}")
 
+    def _check_ray(self) -> None:
+        """Refuse Ray's options without Ray, and resources that are no numbers."""
+        if self.backend != "ray":
+            for name in ("ray_address", "worker_resources", "ray_runtime_env"):
+                if getattr(self, name):
+                    raise ConfigError(
+                        f"`{name}` is for `backend` 'ray', got '{self.backend}': set it, or leave "
+                        f"`{name}` out"
+                    )
+            return
+        if self.workers in (0, "auto"):
+            raise ConfigError(
+                f"`backend` 'ray' needs a number of `workers`, got {self.workers!r}: set it, such "
+                "as 24"
+            )
+        for name, amount in self.worker_resources.items():
+            if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
+                raise ConfigError(
+                    f"`worker_resources` are numbers that are not negative, got {amount!r} of "
+                    f"`{name}`: pass '{{\"num_cpus\": 1}}'"
+                )
+
     @property
     def has_workers(self) -> bool:
         """Whether environments are stepped in processes of their own."""
-        return self.workers != 0 and self.backend == "processes"
+        return self.workers != 0 and self.backend != "inline"
 
     @property
     def num_groups(self) -> int:

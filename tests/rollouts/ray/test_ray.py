@@ -1,0 +1,220 @@
+"""Actors of Ray: the same runs as with processes, every transition counted, failures mended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from hotloop.algorithms import appo, ppo, sac
+from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.runs import RunDirectory
+from tests import toy_envs
+from tests.uneven_envs import Dawdling
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+SMALL = {
+    "num_steps": 16,
+    "workers": 2,
+    "envs_per_worker": 2,
+    "num_minibatches": 2,
+    "update_epochs": 2,
+    "hidden_sizes": (16,),
+    "execution": "eager",
+    "total_timesteps": 64 * 4,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """One Ray for all: it takes some seconds to start."""
+    ray.init(
+        num_cpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 * 2**20,
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
+    )
+    yield ray
+    ray.shutdown()
+
+
+def train(path, algorithm=ppo, env=None, *, on_report=None, resume_from=None, **options):
+    config = algorithm.Config(**{**SMALL, **options}, run_dir=str(path))
+    return algorithm.train(config, env=env, on_report=on_report, resume_from=resume_from)
+
+
+def lines_of(path):
+    return RunDirectory.open(path).metrics()
+
+
+def assert_same(a, b):
+    first, second = (
+        load_file(path / "checkpoints" / "last" / "learner.safetensors") for path in (a, b)
+    )
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name], err_msg=name)
+
+
+def assert_adds_up(told):
+    dropped = sum(told["dropped"].values())
+    assert told["collected"] == told["trained"] + dropped + told["in_flight"]
+
+
+# --- the same runs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"normalize_obs": True}, {"memory": "gru:4"}])
+def test_it_learns_the_same_as_processes_and_inline(tmp_path, options):
+    for backend in ("ray", "processes", "inline"):
+        result = train(tmp_path / backend, backend=backend, **options)
+        assert_same(tmp_path / backend, tmp_path / "ray")
+    assert result.timesteps == 64 * 4
+
+
+def test_a_lag_of_one_is_that_of_processes(tmp_path):
+    for backend in ("ray", "processes"):
+        train(tmp_path / backend, appo, backend=backend, schedule="lag:1")
+    assert_same(tmp_path / "ray", tmp_path / "processes")
+    assert [line["age_max"] for line in lines_of(tmp_path / "ray")] == [0.0, 1.0, 1.0, 1.0]
+
+
+def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
+    train(tmp_path / "whole", backend="ray")
+    train(tmp_path / "cut", backend="ray", on_report=lambda report: report.timesteps >= 128)
+    train(tmp_path / "cut", backend="ray", resume_from=tmp_path / "cut")
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+# --- those that wait for nobody ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("schedule", "bound"), [("async", 2), ("async", 4), ("variable", 4)])
+def test_every_transition_is_counted_and_none_is_too_old(tmp_path, schedule, bound):
+    result = train(
+        tmp_path / "run",
+        appo,
+        Dawdling,
+        backend="ray",
+        schedule=schedule,
+        max_policy_age=bound,
+        env_kwargs={"mean_s": [0.0001, 0.002]},
+        total_timesteps=64 * 12,
+    )
+    told, lines = result.accounting, lines_of(tmp_path / "run")
+    assert told["trained"] == lines[-1]["timesteps"] == 64 * 12
+    assert_adds_up(told)
+    assert max(line["age_max"] for line in lines) <= bound
+    assert [line["timesteps"] for line in lines] == [64 * k for k in range(1, 13)]
+
+
+def test_what_learns_from_replay_takes_what_there_is(tmp_path):
+    config = sac.Config(
+        env_id="Pendulum-v1",
+        run_dir=str(tmp_path / "run"),
+        backend="ray",
+        workers=2,
+        num_envs=2,
+        schedule="async",
+        learning_starts=64,
+        batch_size=32,
+        buffer_size=1000,
+        update_to_data=0.1,
+        hidden_sizes=(16,),
+        execution="eager",
+        total_timesteps=400,
+    )
+    told = sac.train(config).accounting
+    assert told["trained"] >= 400
+    assert_adds_up(told)
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def test_an_actor_that_is_killed_is_replaced(tmp_path):
+    killed = []
+
+    def kill_one(report):
+        if len(killed) < 2 and report.timesteps >= 128 * (1 + len(killed)):
+            pid = next(pid for pid in pids_of("-f", "ray::Actor") if pid not in killed)
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    result = train(tmp_path / "run", backend="ray", total_timesteps=64 * 10, on_report=kill_one)
+    told = result.accounting
+    assert sum(worker["restarts"] for worker in told["workers"]) == len(killed) == 2
+    assert told["dropped"]["worker died"] == 2 * 16 * 2
+    assert told["trained"] == 64 * 10
+    assert_adds_up(told)
+
+
+def test_environments_that_fail_too_often_end_it(tmp_path):
+    with pytest.raises(EnvironmentFailure, match=r"worker \d: .* replaced 3 times before"):
+        train(
+            tmp_path / "run",
+            env=toy_envs.Misbehaves,
+            backend="ray",
+            max_failures=3,
+            total_timesteps=64 * 50,
+        )
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "`backend` 'ray' needs a number of `workers`, got 0: set it"),
+        ({"inference": "central"}, "needs workers of this machine, got `backend` 'ray'"),
+        ({"worker_resources": {"num_cpus": -1}}, "`worker_resources` are numbers"),
+        ({"backend": "processes", "ray_address": "a:1"}, "`ray_address` is for `backend` 'ray'"),
+    ],
+)
+def test_refuses_what_does_not_fit(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ppo.Config(**{"backend": "ray", "workers": 2, "num_envs": 2, **options})
+
+
+def test_resources_that_no_node_has_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"`num_gpus` 1 each need 2, and the cluster has 0: use"):
+        train(tmp_path / "run", backend="ray", worker_resources={"num_gpus": 1})
+
+
+def test_a_factory_that_actors_can_not_import_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"a worker can't import the factory .*: put it at the"):
+        train(tmp_path / "run", env=lambda: None, backend="ray")
+
+
+def test_an_address_where_nobody_answers_is_said_at_once(tmp_path):
+    began = time.monotonic()
+    command = ["train", "ppo", "--backend", "ray", "--workers", "2", "--ray-address"]
+    command += ["127.0.0.1:1", "--run-dir", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-m", "hotloop", *command], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "no Ray answers at `ray_address` 127.0.0.1:1" in done.stderr
+    assert "ray start --head" in done.stderr
+    assert time.monotonic() - began < 60.0
+
+
+def test_it_starts_a_ray_of_its_own_and_leaves_none(tmp_path):
+    command = [sys.executable, "-m", "hotloop", "train", "ppo", "--backend", "ray", "--workers"]
+    command += ["2", "--total-timesteps", "2048", "--execution", "eager", "--run-dir"]
+    before = pids_of("-x", "raylet")
+    assert subprocess.run([*command, str(tmp_path / "run")], capture_output=True).returncode == 0
+    assert pids_of("-x", "raylet") == before
+
+
+def pids_of(*pattern):
+    """Process numbers that `pgrep` finds."""
+    found = subprocess.run(["pgrep", *pattern], capture_output=True, text=True).stdout
+    return [int(pid) for pid in found.split()]
