@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import statistics
 import subprocess
 import sys
@@ -162,7 +163,9 @@ def learning_table() -> str:
             if len(ours) < 2:
                 continue
             middle = statistics.fmean(ours)
-            shown = f"{middle:,.0f} ± {statistics.stdev(ours):,.0f} ({len(ours)} seeds)"
+            digits = 0 if abs(middle) >= 10 else 2
+            spread_of = f"{statistics.stdev(ours):,.{digits}f}"
+            shown = f"{middle:,.{digits}f} ± {spread_of} ({len(ours)} seeds)"
             row = [f"{task.about}: {way}", "–", "–", shown]
             if way == PPO:
                 rows.append([*row, "", ""])
@@ -177,6 +180,7 @@ def learning_table() -> str:
 # --- who waits ------------------------------------------------------------------------------------
 
 LOAD = 0.2
+PEER = "Stable-Baselines3's PPO"
 CARTPOLE_ENV = ("--env-id", "CartPole-v1")
 CARTPOLE = {
     "ppo, inline": "ppo",
@@ -193,14 +197,27 @@ UNEVEN = {
 }
 
 
+def peers_rate(timesteps: int) -> float:
+    """Return Stable-Baselines3's transitions a second: same batches, passes and threads."""
+    command = [sys.executable, "-m", "bench", "train", "--worker", "sb3", "--algorithm", "ppo"]
+    command += [*CARTPOLE_ENV, "--timesteps", str(timesteps), "--threads", "1"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    return told["timesteps"] / told["loop_s"]
+
+
 def throughput(rounds: int, timesteps: int, workers: int, seconds: float, execution: str) -> None:
     """Measure all ways in turn, and store."""
     fixed = ("--execution", execution)
+    rates: dict[str, list[float]] = {PEER: [], **{name: [] for name in CARTPOLE}}
     for way in CARTPOLE.values():  # fills the compiler's cache
         train(way, *CARTPOLE_ENV, *fixed, "--total-timesteps", "2048")
-    rates: dict[str, list[float]] = {name: [] for name in CARTPOLE}
     for number in range(rounds):
-        for name in list(CARTPOLE)[:: 1 if number % 2 == 0 else -1]:
+        for name in list(rates)[:: 1 if number % 2 == 0 else -1]:
+            if name == PEER:
+                rates[name].append(peers_rate(timesteps))
+                print(f"  {name}: {rates[name][-1]:,.0f} steps/s", flush=True)
+                continue
             total = ("--total-timesteps", str(timesteps))
             lines = train(CARTPOLE[name], *CARTPOLE_ENV, *fixed, *total)
             # Between two lines: what comes before the first one is start-up.

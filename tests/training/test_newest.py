@@ -42,7 +42,7 @@ def test_it_is_what_the_network_says_of_one_step_after_the_other(kind):
     # What acted is another one: only the scale is taken from it.
     acted = PolicySnapshot(0, nets.network.initial_parameters(1), scale)
     fragment = experience(nets.network.memory_size)
-    seen = newest(fragment, nets, nets.initial(0), ActingPolicy(nets.network, acted), 7)
+    (seen,) = newest([fragment], nets, nets.initial(0), ActingPolicy(nets.network, acted), 7)
 
     assert (seen.age == 7 - fragment.policy_version).all()
 

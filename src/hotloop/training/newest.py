@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,38 +32,61 @@ class Newest(NamedTuple):
 
 
 def newest(
-    fragment: Fragment,
+    fragments: Sequence[Fragment],
     nets: LearnedNetwork,
     params: torch.Tensor,
     policy: ActingPolicy,
     version: int,
-) -> Newest:
-    """Return what the learned network says of a fragment.
+) -> list[Newest]:
+    """Return what the learned network says of fragments.
+
+    Those of one length are looked at side by side: one forward pass, not one for each worker.
 
     Args:
-        fragment: T steps of N environments.
+        fragments: of T steps of N environments each.
         nets: policy and value.
         params: as they are now, (P,).
         policy: scales observations.
         version: of these parameters.
     """
-    num_steps, num_envs = fragment.num_steps, fragment.num_envs
-    obs = np.concatenate([fragment.obs, fragment.last_obs[None]])
-    action = np.concatenate([fragment.action, np.zeros_like(fragment.action[:1])])
-    ended = fragment.terminated | fragment.truncated
+    told: dict[int, Newest] = {}
+    for num_steps in {fragment.num_steps for fragment in fragments}:
+        places = [k for k, fragment in enumerate(fragments) if fragment.num_steps == num_steps]
+        some = [fragments[k] for k in places]
+        ends = np.cumsum([fragment.num_envs for fragment in some])[:-1]
+        log_prob, value = (np.split(x, ends, axis=1) for x in _said(some, nets, params, policy))
+        for k, fragment, of_action, of_obs in zip(places, some, log_prob, value, strict=True):
+            ended = fragment.terminated | fragment.truncated
+            following = np.where(ended | ~fragment.valid, fragment.next_value, of_obs[1:])
+            age = np.broadcast_to(ages([fragment], version)[:, None], ended.shape)
+            told[k] = Newest(of_action[:-1], of_obs[:-1], following, age)
+    return [told[k] for k in range(len(fragments))]
+
+
+def _said(
+    fragments: Sequence[Fragment],
+    nets: LearnedNetwork,
+    params: torch.Tensor,
+    policy: ActingPolicy,
+) -> tuple[Array, Array]:
+    """Return log-probabilities and values of fragments of T steps side by side, (T + 1, Σ N)."""
+    obs = _side_by_side([np.concatenate([x.obs, x.last_obs[None]]) for x in fragments])
+    action = _side_by_side([x.action for x in fragments])
+    action = np.concatenate([action, np.zeros_like(action[:1])])
+    shape = obs.shape[:2]
     sequences: tuple[Any, ...] = ()
     if nets.network.memory_size:
-        begins = np.zeros((num_steps + 1, num_envs), np.bool_)
-        begins[1:] = ended | ~fragment.valid
-        sequences = fragment.memory[0], begins.reshape(-1)
+        begins = np.zeros(shape, np.bool_)
+        begins[1:] = _side_by_side([x.terminated | x.truncated | ~x.valid for x in fragments])
+        memory = np.concatenate([x.memory[0] for x in fragments])
+        sequences = memory, begins.reshape(-1)
     obs = policy.scaled(obs.reshape(-1, *obs.shape[2:]))
     given = (obs, action.reshape(-1, *action.shape[2:]), *sequences)
     with torch.no_grad():
         tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(params.device) for x in given]
         log_prob, _, value = nets.evaluate(params, *tensors)
-        log_prob, value = (
-            x.cpu().numpy().reshape(num_steps + 1, num_envs) for x in (log_prob, value)
-        )
-    next_value = np.where(ended | ~fragment.valid, fragment.next_value, value[1:])
-    age = np.broadcast_to(ages([fragment], version)[:, None], (num_steps, num_envs))
-    return Newest(log_prob[:-1], value[:-1], next_value, age)
+        return log_prob.cpu().numpy().reshape(shape), value.cpu().numpy().reshape(shape)
+
+
+def _side_by_side(arrays: Sequence[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)

@@ -233,15 +233,16 @@ class OnPolicy(Algorithm):
     ) -> tuple[dict[str, Array], Any]:
         """Return what is learned from fragments, (Σ T·N, …): arrays, and tensors on the device."""
         assert self.prepare is not None
+        seen: list[Any] = []
+        if self.corrects:
+            with span("look_again"):
+                params = getattr(learner.state, self.acting)
+                seen = newest(fragments, acting(nets), params, policy, version)
         prepared = []
-        for fragment in fragments:
+        for k, fragment in enumerate(fragments):
             # Not in place: the next fragment is written to where this one's rewards are.
             scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
-            seen = ()
-            if self.corrects:
-                params = getattr(learner.state, self.acting)
-                seen = (newest(fragment, acting(nets), params, policy, version),)
-            prepared.append(self.prepare(scaled, learner.hyper.floats, config, *seen))
+            prepared.append(self.prepare(scaled, learner.hyper.floats, config, *seen[k : k + 1]))
         kind = type(prepared[0])
         given = [_present(one) for one in prepared]
         weights = [] if stream is None else stream.weights(fragments)
