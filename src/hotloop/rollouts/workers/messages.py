@@ -64,6 +64,7 @@ class Setup:
         network: what acts, as JSON; None: the inference process does.
         outputs: how much it gives.
         exploration: fields of an `Exploration`.
+        in_fragments: whether rows are taken by whole fragments, and evaluated so.
         first_row: the first one that is this process's.
         first_episode: to begin with; None: each environment's next one.
         resume: number and hash of each environment's episode, whose actions go along, from which
@@ -74,6 +75,7 @@ class Setup:
     outputs: Mapping[str, Any]
     exploration: Mapping[str, Any] | None
     schedule: Schedule
+    in_fragments: bool
     num_steps: int
     num_workers: int
     seed: int

@@ -76,6 +76,10 @@ class ProcessRollout:
         self._close = close
         self._plan = plan
         self._way = SCHEDULES[plan.schedule]
+        # variable shares out rows.
+        self._takes_fragments = plan.schedule == "barrier" or (
+            plan.schedule == "async" and plan.in_fragments
+        )
         self._num_envs = supervisor.greeting.num_envs
         self._can_replay = supervisor.ready.can_replay
         num_workers = len(supervisor.workers)
@@ -234,6 +238,7 @@ class ProcessRollout:
             outputs=Outputs.to_json(network),
             exploration=explores,
             schedule=self._plan.schedule,
+            in_fragments=self._takes_fragments,
             seed=self._plan.seed,
             first_row=words[STEPPED],
             first_episode=group.cuts.get(words[STEPPED]),

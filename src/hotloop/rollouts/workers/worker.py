@@ -166,8 +166,8 @@ class Worker:
             Closed: it is.
             HotloopError: an environment can't be mended, or the policy gave NaN.
         """
-        words, num_steps, acting = self._words, self._setup.num_steps, self._acting
-        in_whole = self._setup.schedule == "barrier"
+        words, setup, acting = self._words, self._setup, self._acting
+        num_steps, in_whole = setup.num_steps, setup.schedule == "barrier"
         self._begin(arrays)
         while True:
             # Who has asked for actions of a row makes it.
@@ -181,11 +181,15 @@ class Worker:
                 room = min(num_steps - t, self._room())
                 first, stop = t, t + max(1, min(room, int(acting.chunk_s / self._row_s)))
                 acting.load_newest()
+                if setup.in_fragments:
+                    first = 0
             began = time.monotonic()
             self._table = self._memory.episodes[which]
             self._table["length"][t:stop] = 0
             acting.collect(which, t, stop, self)
-            self._evaluate(which, first, stop)
+            # Of an image, what follows the last row costs as much to value as a row to act on.
+            if stop == num_steps or not setup.in_fragments:
+                self._evaluate(which, first, stop)
             now = time.monotonic()
             self._row_s += 0.1 * ((now - began) / (stop - t) - self._row_s)
             words[ACTING] = acting.ahead
@@ -265,10 +269,11 @@ class Worker:
         if done < self._row:
             which, t = self._memory.place(done)
             first, stop = t, t + self._row - done
-            if setup.schedule == "barrier":
+            if setup.in_fragments:
                 first, stop = 0, setup.num_steps
                 if self._row % stop:
                     return  # when the rest of them is there, too
+            if setup.schedule == "barrier":
                 self._acting.load(words[GRANTS + which])
             else:
                 self._acting.load(self._weights.newest)
