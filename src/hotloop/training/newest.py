@@ -40,7 +40,8 @@ def newest(
 ) -> list[Newest]:
     """Return what the learned network says of fragments.
 
-    Those of one length are looked at side by side: one forward pass, not one for each worker.
+    Those of one length are looked at side by side: one forward pass, not one for each worker. What
+    the newest policy itself has done is known already.
 
     Args:
         fragments: of T steps of N environments each.
@@ -50,8 +51,14 @@ def newest(
         version: of these parameters.
     """
     told: dict[int, Newest] = {}
-    for num_steps in {fragment.num_steps for fragment in fragments}:
-        places = [k for k, fragment in enumerate(fragments) if fragment.num_steps == num_steps]
+    old: dict[int, list[int]] = {}  # their places, by length
+    for k, fragment in enumerate(fragments):
+        age = np.broadcast_to(ages([fragment], version)[:, None], fragment.reward.shape)
+        if age.any():
+            old.setdefault(fragment.num_steps, []).append(k)
+        else:
+            told[k] = Newest(fragment.log_prob, fragment.value, fragment.next_value, age)
+    for places in old.values():
         some = [fragments[k] for k in places]
         ends = np.cumsum([fragment.num_envs for fragment in some])[:-1]
         log_prob, value = (np.split(x, ends, axis=1) for x in _said(some, nets, params, policy))
