@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hotloop import timing
-from hotloop.timing import Node
+from hotloop.timing import Node, Recording
 
 # A stage waits for less than this: nobody starves it.
 _LITTLE = 0.1
@@ -16,21 +16,31 @@ _FAR = 0.25
 _LOOP = ("collect", "prepare", "update", "publish", "report", "save", "evaluate")
 
 
-def print_of_run(run_dir: Path) -> None:
-    """Print who waits for whom in a run's last process; nothing where it had no workers."""
+def last_processes(run_dir: Path) -> tuple[Recording | None, list[Recording]]:
+    """Return the recording of a run's last learner, and those of its workers and inference."""
     recordings, _ = timing.read_directory(run_dir / "timing")
     learners = [one for one in recordings if one.component == "learner"]
     if not learners:
-        return
+        return None, []
     last = max(learners, key=lambda one: one.start_ns)
-    # Those of a process that had this number before lie earlier.
-    own = [
-        one for one in recordings if one.parent_pid == last.pid and one.start_ns >= last.start_ns
+    # Not by its number, which actors of Ray have not as their parent: those of a run that this one
+    # goes on from lie earlier.
+    return last, [
+        one
+        for one in recordings
+        if one.component.startswith(("worker-", "inference-")) and one.start_ns >= last.start_ns
     ]
+
+
+def print_of_run(run_dir: Path) -> None:
+    """Print who waits for whom in a run's last process; nothing where it had no workers."""
+    learner, others = last_processes(run_dir)
+    if learner is None:
+        return
     trees: dict[str, Node] = {}
-    for one in own:  # processes that followed each other are one worker
+    for one in others:  # processes that followed each other are one worker
         trees.setdefault(one.component, Node(one.component)).add(one.tree())
-    sentence = told(last.tree(), trees.values())
+    sentence = told(learner.tree(), trees.values())
     if sentence:
         print(f"\nwho waits: {sentence}")
 

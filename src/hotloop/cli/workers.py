@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +74,7 @@ def _step_s(worker: dict[str, Any]) -> float:
 
 
 def _print_tree(run_dir: Path, num_workers: int) -> None:
-    recordings, _ = timing.read_directory(run_dir / "timing")
-    own = [one for one in recordings if one.parent_pid == os.getpid()]
+    _, own = starving.last_processes(run_dir)
     names = {"inference-": "inference", "worker-": f"{num_workers} workers"}
     if num_workers == 1:
         names["worker-"] = "worker"
