@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -107,6 +108,7 @@ class Actor:
         if os.path.isdir(making.timing_dir):
             timing.start(making.timing_dir, component=f"worker-{making.worker}")
         self._failures: list[str] = []
+        self._waiting = contextlib.ExitStack()  # between two parts
 
         def on_failure(error: HotloopError) -> None:
             self._failures.append(str(error))
@@ -154,6 +156,7 @@ class Actor:
             Lost: another actor may do better.
             HotloopError: none would.
         """
+        self._waiting.close()
         collector, slot, policy = self._collector, self._slot, self._policy
         if snapshot.version != policy.version:
             with span("load_weights", kind="transfer"):
@@ -168,7 +171,7 @@ class Actor:
             raise Lost(str(error)) from error
         collector.evaluate(slot, 0, slot.fragment.num_steps)
         failures, self._failures[:] = list(self._failures), []
-        return Part(
+        part = Part(
             fields={
                 name: getattr(slot.fragment, name).copy()
                 for name in (*PER_STEP, "last_obs", "last_memory")
@@ -178,9 +181,12 @@ class Actor:
             episodes=self._envs.pop_episodes(),
             failures=failures,
         )
+        self._waiting.enter_context(span("wait", kind="wait"))
+        return part
 
     def close(self) -> None:
         """Close the environments; what was recorded is whole."""
+        self._waiting.close()
         self._envs.close()
         timing.stop()
 
