@@ -188,7 +188,8 @@ def test_configurations_are_values():
         ({"gpu_window_ms": 250}, "`gpu_window_ms` 250 needs a GPU, got `device` 'cpu': set"),
         ({"workers": -1}, "`workers` must be an integer ≥ 0 or 'auto', got -1"),
         ({"workers": "many"}, "`workers` must be an integer ≥ 0 or 'auto', got 'many'"),
-        ({"backend": "ray"}, "`backend` must be 'processes' or 'inline', got 'ray'"),
+        ({"backend": "dask"}, "`backend` must be 'processes', 'inline' or 'ray', got 'dask'"),
+        ({"backend": "ray"}, "`backend` 'ray' needs a number of `workers`, got 0: set it, such as"),
         ({"execution": "yes"}, "`execution` must be 'auto', 'eager', 'compile', 'cudagraph' or"),
         ({"activation": "gelu"}, "`activation` must be 'tanh' or 'relu', got 'gelu'"),
         ({"hidden_sizes": (64, 0)}, "`hidden_sizes` must be positive integers, got (64, 0)"),
@@ -473,6 +474,7 @@ def test_which_may_change():
         *("checkpoint_interval", "keep_checkpoints", "gpu_window_ms"),
         *("eval_interval", "eval_episodes", "eval_videos"),
         *("backend", "inference", "step_timeout_s", "max_failures"),
+        *("ray_address", "worker_resources", "ray_runtime_env"),
     }
     assert may_change(Config) == shared
     kept = {"save_replay", "replay_device", "updates_per_launch", "report_interval"}

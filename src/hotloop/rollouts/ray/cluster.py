@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hotloop.errors import ConfigError, MissingExtraError
+from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, MissingExtraError
 from hotloop.system.cores import available_cores
 
 # An address where nobody answers is given up after so long.
@@ -65,7 +65,7 @@ def connected(
     except Exception as error:  # of many kinds: connections, versions, runtime environments
         where = "on this machine" if address is None else f"at {address}"
         raise ConfigError(
-            f"Ray {ray.__version__} can't be had {where}: {_first_line(error)}: look at `ray "
+            f"Ray {ray.__version__} can't be had {where}: {first_line(error)}: look at `ray "
             "status`; both sides need the same versions of Ray and Python"
         ) from error
     try:
@@ -114,6 +114,21 @@ def need_resources(ray: Any, wanted: Mapping[str, float], num_workers: int) -> N
             )
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
+def of_actor(error: Exception, worker: int) -> HotloopError:
+    """Return an actor's error as what it was, with the actor's number."""
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, HotloopError):
+        return type(cause)(f"worker {worker}: {cause}")
+    text = first_line(cause)
+    if "hotloop" in text and isinstance(cause, ModuleNotFoundError):
+        return ConfigError(
+            f"worker {worker}: its node has no hotloop ({text}): install it there, or ship it with "
+            '`ray_runtime_env` \'{"pip": ["hotloop[train]"]}\''
+        )
+    return EnvironmentFailure(f"worker {worker}: {type(cause).__name__}: {text}")
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says first: Ray's go on for pages."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
