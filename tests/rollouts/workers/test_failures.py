@@ -186,10 +186,12 @@ def test_a_worker_that_dies_with_steps_that_are_not_evaluated(tmp_path, schedule
         kill(pool.workers[1])
         os.waitid(os.P_PID, pool.workers[1].pid, os.WEXITED | os.WNOWAIT)
         _, t = memory.place(words[STEPPED] - 1)
-        words[DONE] = words[STEPPED] - (t + 1)
-        slot = memory.slots[memory.place(words[DONE])[0]].fragment
+        # What was taken had been evaluated.
+        words[DONE] = max(words[STEPPED] - (t + 1), rollout._groups[1].taken)
+        which, since = memory.place(words[DONE])
+        slot = memory.slots[which].fragment
         for array in (slot.value, slot.next_value, slot.log_prob):
-            array[: t + 1] = np.nan
+            array[since : t + 1] = np.nan
         taken = 0
         while taken < 24:
             for fragment in rollout.collect():
