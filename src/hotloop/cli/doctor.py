@@ -28,6 +28,7 @@ EXTRAS = {
     "box2d": ("Box2D",),
     "atari": ("ale_py", "cv2", "envpool"),
     "doom": ("vizdoom", "cv2"),
+    "ray": ("ray",),
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),
     "parquet": ("pyarrow",),

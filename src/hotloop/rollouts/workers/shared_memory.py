@@ -382,7 +382,7 @@ def create(network: Outline, **sizes: Any) -> tuple[int, SharedMemory]:
         advice += ", or a smaller `memory`"
     what = f"the fragments of {sizes['num_workers']} workers"
     least = SharedMemory(-1, network, num_steps=1, num_workers=1, num_envs=1).size
-    if least > size // 2:
+    if least > max(size // 2, 2**20):  # else it is not the weights
         what = f"{what} and the weights of the network, {least / 2**20:,.0f} MiB of it,"
         advice = "use a smaller network (`hidden_sizes`)"
     need_memory(size, what, advice)
