@@ -16,6 +16,7 @@ class WorkerAccount:
 
     Attributes:
         worker: its number.
+        node: of the cluster, where it was last; empty: this machine.
         steps: transitions of its environments.
         restarts: how often its process was replaced.
         env_failures: how often one of its environments failed and was made anew.
@@ -27,6 +28,7 @@ class WorkerAccount:
     """
 
     worker: int
+    node: str = ""
     steps: int = 0
     restarts: int = 0
     env_failures: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,6 +16,7 @@ from hotloop.timing import _control
 from hotloop.timing import _format as f
 from hotloop.timing._fold import fold
 from hotloop.timing._format import Kind
+from hotloop.timing.clocks import Clocks, clocks_of
 from hotloop.timing.tree import Node
 
 State = Literal["complete", "running", "killed", "unknown"]
@@ -73,6 +74,11 @@ class _Segment:
     ends: np.ndarray
     open_starts: dict[int, int] = field(default_factory=dict)
     attached_ns: int = 0
+
+    def shifted(self, offset_ns: int) -> _Segment:
+        opens = {node: start_ns + offset_ns for node, start_ns in self.open_starts.items()}
+        starts, ends = self.starts + offset_ns, self.ends + offset_ns
+        return replace(self, starts=starts, ends=ends, open_starts=opens)
 
 
 @dataclass
@@ -134,6 +140,27 @@ class Recording:
             if thread in (None, index):
                 self._add(root, segment)
         return root
+
+    def told_by(self, clocks: Clocks) -> Recording:
+        """Return it as if it had been made on the machine whose clock that is."""
+        clock = clocks.others.get(self.boot_id)
+        if clock is None:
+            return self
+        offset_ns, events = clock.offset_ns, self.events.copy()
+        events["start_ns"] += offset_ns
+        events["end_ns"] += offset_ns
+        return replace(
+            self,
+            boot_id=clocks.boot_id,
+            pid=self.pid + clock.first_pid,
+            parent_pid=self.parent_pid + clock.first_pid,
+            start_ns=self.start_ns + offset_ns,
+            end_ns=self.end_ns + offset_ns,
+            wall_offset_ns=self.wall_offset_ns - offset_ns,
+            events=events,
+            open_spans=[one._replace(start_ns=one.start_ns + offset_ns) for one in self.open_spans],
+            _segments=[one.shifted(offset_ns) for one in self._segments],
+        )
 
     def _add(self, root: Node, segment: _Segment) -> None:
         nodes = [root]
@@ -401,7 +428,7 @@ def _check_header(header: bytes, size: int) -> None:
 def read_directory(
     directory: str | os.PathLike[str],
 ) -> tuple[list[Recording], list[RecordingError]]:
-    """Read all recordings (`*.hlt`) in a directory.
+    """Read all recordings (`*.hlt`) in a directory; those of other machines by our clock.
 
     Returns:
         Those that can be read, by component and pid, and an error for each that can't.
@@ -412,9 +439,10 @@ def read_directory(
     if not Path(directory).is_dir():
         raise RecordingError(f"expected a directory of recordings, got {directory}: there is none")
     recordings, problems = [], []
+    clocks = clocks_of(Path(directory))
     for path in sorted(Path(directory).glob(f"*{f.SUFFIX}")):
         try:
-            recordings.append(read(path))
+            recordings.append(read(path).told_by(clocks))
         except RecordingError as error:
             problems.append(error)
         except OSError as error:

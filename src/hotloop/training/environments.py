@@ -56,10 +56,12 @@ def make_environments(
             first_episode=first_episode,
             stagger=stagger,
             timing_dir=(run.path / "timing").absolute(),
+            step_timeout_s=config.step_timeout_s,
             max_failures=config.max_failures,
             log_info=config.log_info,
             address=config.ray_address,
             resources=config.worker_resources,
+            workers_per_node=config.workers_per_node,
             runtime_env=config.ray_runtime_env,
         )
     if config.has_workers:

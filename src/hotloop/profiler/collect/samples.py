@@ -36,6 +36,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hotloop.timing.clocks import Clocks
+
 VERSION = 1
 _HEADER = {
     "version": int,
@@ -75,6 +77,19 @@ class Samples(NamedTuple):
     about: dict[str, Any]
     periods: list[dict[str, Any]]
     is_torn: bool
+
+
+def told_by(clocks: Clocks, samples: Samples) -> Samples:
+    """Return samples as if they had been taken on the machine whose clock that is."""
+    clock = clocks.others.get(samples.about["boot_id"])
+    if clock is None:
+        return samples
+    about: dict[str, Any] = {**samples.about, "boot_id": clocks.boot_id}
+    about["start_ns"] += clock.offset_ns
+    for name in ("pid", "parent_pid"):
+        about[name] += clock.first_pid
+    periods = [one | {"t": one["t"] + clock.offset_ns} for one in samples.periods]
+    return samples._replace(about=about, periods=periods)
 
 
 def read(path: Path) -> Samples:

@@ -24,6 +24,7 @@ from hotloop.profiler.session.sampled import Sampled, add_up
 from hotloop.profiler.session.saving import FILE, load
 from hotloop.system.crowding import Crowding
 from hotloop.timing import Recording, RecordingError
+from hotloop.timing.clocks import clocks_of
 from hotloop.timing.reader import State, state_of
 
 _One = TypeVar("_One")
@@ -208,9 +209,10 @@ def _samples(directories: Iterable[Path]) -> tuple[list[Sampled], list[str]]:
     found: list[Sampled] = []
     problems: list[str] = []
     for directory in directories:
+        clocks = clocks_of(directory)
         for path in sorted(directory.glob(f"*{samples_file.SUFFIX}")):
             try:
-                one = samples_file.read(path)
+                one = samples_file.told_by(clocks, samples_file.read(path))
             except (OSError, ValueError) as error:
                 problems.append(str(error))
                 continue

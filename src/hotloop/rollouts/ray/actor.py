@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import json
 import os
-import platform
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,6 +18,9 @@ from hotloop.envs import make_vec
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_from_json
 from hotloop.rollouts.collector import Collector, Slot
+from hotloop.rollouts.ray.alarm import Alarm
+from hotloop.rollouts.ray.group import MOST_AHEAD
+from hotloop.rollouts.ray.node_watch import directory_on
 from hotloop.rollouts.state import memory_of, running_episodes
 from hotloop.timing import span
 from hotloop.types import PER_STEP, Array, Episode, Fragment
@@ -30,14 +35,21 @@ class Making:
         env: as for `make_vec`.
         num_envs: of its own.
         options: for `make_vec`.
-        timing_dir: where it records, if its machine has that directory.
+        longest_s: that a step of all its environments may take; None: any time.
+        timing_dir: where it records on the learner's node; empty: nowhere.
+        learner_node, job: of Ray. On another node it records where a `NodeWatch` finds it.
+        profile: how the learner is profiled, as `hotloop profile` tells its processes; empty: not.
     """
 
     worker: int
     env: str
     num_envs: int
     options: Mapping[str, Any]
+    longest_s: float | None
     timing_dir: str
+    learner_node: str
+    job: str
+    profile: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +83,6 @@ class Ready(NamedTuple):
     obs_spec: dict[str, Any]
     action_spec: dict[str, Any]
     can_replay: bool
-    node: str
 
 
 class Part(NamedTuple):
@@ -83,6 +94,7 @@ class Part(NamedTuple):
         running: number and length of each environment's running episode.
         episodes: that ended in it.
         failures: what environments raised that were made anew.
+        node, pid: where it was made.
     """
 
     fields: dict[str, Array]
@@ -90,6 +102,8 @@ class Part(NamedTuple):
     running: list[tuple[int, int]]
     episodes: list[Episode]
     failures: list[str]
+    node: str
+    pid: int
 
 
 class Lost(Exception):
@@ -104,9 +118,14 @@ class Actor:
     """
 
     def __init__(self, making: Making) -> None:
+        import ray
+
         os.environ["HOTLOOP_WORKER"] = str(making.worker)
-        if os.path.isdir(making.timing_dir):
-            timing.start(making.timing_dir, component=f"worker-{making.worker}")
+        self._node = ray.get_runtime_context().get_node_id()
+        _record(making, self._node)
+        self._alarm = Alarm(making.longest_s)
+        self._next_part = 0
+        self._parts: deque[Part] = deque(maxlen=MOST_AHEAD)
         self._failures: list[str] = []
         self._waiting = contextlib.ExitStack()  # between two parts
 
@@ -121,8 +140,7 @@ class Actor:
     def ready(self) -> Ready:
         """Tell what the environments are like."""
         envs = self._envs
-        node = platform.node()
-        return Ready(envs.obs_spec.to_json(), envs.action_spec.to_json(), envs.can_replay, node)
+        return Ready(envs.obs_spec.to_json(), envs.action_spec.to_json(), envs.can_replay)
 
     def set_up(self, plan: Plan, snapshot: PolicySnapshot) -> tuple[list[int], Array | None]:
         """Get ready to collect.
@@ -149,13 +167,19 @@ class Actor:
         )
         return restarted, self._collector.obs
 
-    def collect(self, snapshot: PolicySnapshot) -> Part:
-        """Make the next rows.
+    def collect(self, snapshot: PolicySnapshot, number: int) -> Part:
+        """Make the next rows, or return again what was made already and did not arrive.
+
+        Args:
+            snapshot: that acts.
+            number: of the part, counted from 0.
 
         Raises:
             Lost: another actor may do better.
             HotloopError: none would.
         """
+        if number < self._next_part:
+            return self._parts[number - self._next_part]
         self._waiting.close()
         collector, slot, policy = self._collector, self._slot, self._policy
         if snapshot.version != policy.version:
@@ -163,12 +187,15 @@ class Actor:
                 policy.load(_own(snapshot))
         try:
             if not collector.has_begun:
+                self._alarm.begins()
                 collector.begin()
-            collector.collect(slot, 0, slot.fragment.num_steps)
+            collector.collect(slot, 0, slot.fragment.num_steps, self._alarm)
         except (NonFiniteStep, MaskError):
             raise
         except EnvironmentFailure as error:
             raise Lost(str(error)) from error
+        finally:
+            self._alarm.rest()
         collector.evaluate(slot, 0, slot.fragment.num_steps)
         failures, self._failures[:] = list(self._failures), []
         part = Part(
@@ -180,7 +207,11 @@ class Actor:
             running=list(self._envs.running()),
             episodes=self._envs.pop_episodes(),
             failures=failures,
+            node=self._node,
+            pid=os.getpid(),
         )
+        self._parts.append(part)
+        self._next_part += 1
         self._waiting.enter_context(span("wait", kind="wait"))
         return part
 
@@ -189,6 +220,22 @@ class Actor:
         self._waiting.close()
         self._envs.close()
         timing.stop()
+
+
+def _record(making: Making, node: str) -> None:
+    """Record this process from here on; where the learner is profiled, profile it."""
+    timing_dir = making.timing_dir
+    is_elsewhere = node != making.learner_node
+    own = directory_on(node, making.job)
+    if making.profile and "HOTLOOP_PROFILE" not in os.environ:
+        settings = json.loads(making.profile)
+        if is_elsewhere:
+            settings["directory"] = own
+        os.environ["HOTLOOP_PROFILE"] = json.dumps(settings)
+        importlib.import_module("hotloop.profiler.collect.processes").begin_in_child()
+    if timing_dir and (is_elsewhere or os.path.isdir(timing_dir)):
+        directory = os.path.join(own, "timing") if is_elsewhere else timing_dir
+        timing.start(directory, component=f"worker-{making.worker}")
 
 
 def joined(parts: Sequence[Part], first_env: int) -> Fragment:

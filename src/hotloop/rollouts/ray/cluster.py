@@ -6,6 +6,8 @@ import contextlib
 import logging
 import os
 import socket
+import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +16,15 @@ from hotloop.system.cores import available_cores
 
 # An address where nobody answers is given up after so long.
 _CONNECT_S = 5.0
+# The head is looked for so often, and given up after so long; Ray would end the process after 60 s.
+_CHECK_S = 5.0
+_ANSWER_S = 1.0
+_GONE_S = 20.0
+_ENDED = (
+    "hotloop: this process ended before its training did. Ray ends it, and says nothing, where its "
+    "own processes on this machine are gone: look at `ray status`. The last checkpoint is kept: "
+    "`hotloop resume RUN`"
+)
 
 
 def import_ray() -> Any:
@@ -65,13 +76,61 @@ def connected(
     except Exception as error:  # of many kinds: connections, versions, runtime environments
         where = "on this machine" if address is None else f"at {address}"
         raise ConfigError(
-            f"Ray {ray.__version__} can't be had {where}: {first_line(error)}: look at `ray "
-            "status`; both sides need the same versions of Ray and Python"
+            f"Ray {ray.__version__} can't be had {where}: {_told(error)}: look at `ray status`; "
+            "both sides need the same versions of Ray and Python"
         ) from error
+    with _told_when_ended():
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _told_when_ended() -> Iterator[None]:
+    """Have somebody say so where Ray ends this process, which it does without a word."""
+    script = f"read -r _ || echo '{_ENDED.replace(chr(39), '')}' >&2"
+    child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
     try:
-        yield ray
+        yield
     finally:
-        ray.shutdown()
+        with contextlib.suppress(OSError):
+            child.communicate(b"done\n")
+
+
+class Head:
+    """Looks whether the head of a cluster answers; what waits for it would wait for long.
+
+    Args:
+        ray: connected.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        self._address = str(ray.get_runtime_context().gcs_address)
+        self._looked_s = self._answered_s = time.monotonic()
+
+    def check(self) -> None:
+        """Look for it now and then.
+
+        Raises:
+            HotloopError: nobody has answered for long.
+        """
+        now = time.monotonic()
+        if now - self._looked_s < _CHECK_S:
+            return
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        except (OSError, ValueError) as error:
+            if self._looked_s - self._answered_s > _GONE_S:
+                raise HotloopError(
+                    f"the head of the Ray cluster at {self._address} has been gone for "
+                    f"{now - self._answered_s:.0f} s ({error}): start it again, and go on from the "
+                    "last checkpoint with `hotloop resume`"
+                ) from error
+            self._looked_s = now
+        else:
+            self._looked_s = self._answered_s = time.monotonic()
 
 
 def _need_answer(address: str) -> None:
@@ -114,6 +173,29 @@ def need_resources(ray: Any, wanted: Mapping[str, float], num_workers: int) -> N
             )
 
 
+def need_store(ray: Any, parts: int, part_bytes: int, weights_bytes: int) -> None:
+    """Refuse what the store of this node can't hold, where all of it comes together.
+
+    Args:
+        ray: connected.
+        parts: in flight at most.
+        part_bytes: of each.
+        weights_bytes: of a version, of which there are two.
+
+    Raises:
+        ConfigError: the store is smaller.
+    """
+    own = ray.get_runtime_context().get_node_id()
+    there = next((one["Resources"] for one in ray.nodes() if one["NodeID"] == own), {})
+    size, needed = there.get("object_store_memory"), parts * part_bytes + 2 * weights_bytes
+    if size is not None and needed > size:
+        raise ConfigError(
+            f"{parts:,} fragments in flight of {part_bytes:,} bytes and the weights take "
+            f"{needed:,} bytes of Ray's object store, which has {size:,.0f} on this node: use "
+            "shorter fragments, or start Ray with more, `--object-store-memory`"
+        )
+
+
 def of_actor(error: Exception, worker: int) -> HotloopError:
     """Return an actor's error as what it was, with the actor's number."""
     cause = getattr(error, "cause", None) or error
@@ -126,6 +208,12 @@ def of_actor(error: Exception, worker: int) -> HotloopError:
             '`ray_runtime_env` \'{"pip": ["hotloop[train]"]}\''
         )
     return EnvironmentFailure(f"worker {worker}: {type(cause).__name__}: {text}")
+
+
+def _told(error: BaseException) -> str:
+    """Return what Ray says: of versions that differ, both, which it says in several lines."""
+    text = str(error)
+    return " ".join(text.split()) if "Version mismatch" in text else first_line(error)
 
 
 def first_line(error: BaseException) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hotloop.envs import ActionSpec, ObsSpec
-from hotloop.errors import EnvironmentFailure
+from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import Actor, Making, Ready
 from hotloop.rollouts.ray.cluster import connected, need_resources, of_actor
+from hotloop.rollouts.ray.node_watch import Watches
 from hotloop.rollouts.ray.rollout import RayRollout
 from hotloop.rollouts.workers.pool import importable
 from hotloop.timing import span
@@ -30,10 +33,12 @@ class RayEnvironments:
         num_workers: W.
         envs_per_worker: environments of each.
         seed, env_kwargs, action_masks, first_episode, stagger, log_info: see `make_vec`.
-        timing_dir: where actors record that have this directory.
+        timing_dir: where actors record; what those of other nodes do is fetched.
+        step_timeout_s: how long a step or a reset may take, before the actor ends; None: any time.
         max_failures: how often in all an environment or an actor is replaced.
         address: of a cluster; None: one is started on this machine.
         resources: of each actor, such as {"num_cpus": 1}.
+        workers_per_node: actors of each node at most, while there are nodes enough; None: any.
         runtime_env: what actors run in, see Ray's `runtime_env`.
 
     Raises:
@@ -54,14 +59,18 @@ class RayEnvironments:
         first_episode: int = 0,
         stagger: int = 0,
         timing_dir: str | Path = "",
+        step_timeout_s: float | None = 300.0,
         max_failures: int = 100,
         log_info: Sequence[str] = (),
         address: str | None = None,
         resources: Mapping[str, float] | None = None,
+        workers_per_node: int | None = None,
         runtime_env: Mapping[str, Any] | None = None,
     ) -> None:
         self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
-        self.max_failures = max_failures
+        self.max_failures, self.step_timeout_s = max_failures, step_timeout_s
+        # An actor steps its environments one after another.
+        self.longest_step_s = None if step_timeout_s is None else step_timeout_s * envs_per_worker
         self.timing_dir = str(timing_dir)
         self.actors: list[Any] = []
         self._env = importable(env)
@@ -74,6 +83,9 @@ class RayEnvironments:
         }
         self.first_episode = first_episode
         self._resources = dict(resources or {"num_cpus": 1})
+        self._per_node = workers_per_node
+        self._places: dict[int, str] = {}
+        self.watches: Watches | None = None
         self._rollout: RayRollout | None = None
         self._exits = contextlib.ExitStack()
         num_cpus = num_workers * self._resources.get("num_cpus", 1)
@@ -83,6 +95,8 @@ class RayEnvironments:
                     connected(address, num_cpus=num_cpus, runtime_env=runtime_env or {})
                 )
             need_resources(self.ray, self._resources, num_workers)
+            context = self.ray.get_runtime_context()
+            self._learner_node, self._job = context.get_node_id(), context.get_job_id()
             with span("start_workers"):
                 if timing_dir:
                     with contextlib.suppress(OSError):  # there will be no timing
@@ -93,7 +107,7 @@ class RayEnvironments:
             self.close()
             raise
         self.ready = ready[0]
-        self.nodes = [one.node for one in ready]
+        self.watches = Watches(self.ray, self.timing_dir)
         self._obs_spec = ObsSpec.from_json(dict(self.ready.obs_spec))
         self._action_spec = ActionSpec.from_json(dict(self.ready.action_spec))
 
@@ -128,14 +142,38 @@ class RayEnvironments:
                 "first_env": worker * self.envs_per_worker,
                 "first_episode": first_episode,
             },
+            longest_s=self.longest_step_s,
             timing_dir=self.timing_dir,
+            learner_node=self._learner_node,
+            job=self._job,
+            profile=os.environ.get("HOTLOOP_PROFILE", ""),
         )
         asked = {name: x for name, x in self._resources.items() if name.startswith("num_")}
         others = {name: x for name, x in self._resources.items() if name not in asked}
         kind = self.ray.remote(Actor).options(
-            **asked, resources=others, scheduling_strategy="SPREAD", max_concurrency=1
+            **asked, resources=others, scheduling_strategy=self._place(worker), max_concurrency=1
         )
         return kind.remote(making)
+
+    def _place(self, worker: int) -> Any:
+        """Choose where an actor goes: where fewest are, or wherever Ray finds room."""
+        if self._per_node is None:
+            return "SPREAD"
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        wanted = self._resources.get("num_cpus", 1)
+        nodes = [one for one in self.ray.nodes() if one["Alive"]]
+        fit = [x["NodeID"] for x in nodes if x["Resources"].get("CPU", 0.0) >= wanted]
+        if not self.actors and len(fit) * self._per_node < self.num_workers:
+            raise ConfigError(
+                f"{self.num_workers} workers, {self._per_node} a node, need "
+                f"{-(-self.num_workers // self._per_node)} nodes of {wanted:g} cores or more, and "
+                f"the cluster has {len(fit)}: raise `workers_per_node`, or add nodes"
+            )
+        self._places.pop(worker, None)
+        count = Counter(self._places.values())
+        self._places[worker] = min(fit, key=lambda node: count[node], default=self._learner_node)
+        return NodeAffinitySchedulingStrategy(self._places[worker], soft=True)
 
     def _is_ready(self, worker: int) -> Ready:
         """Wait until an actor's environments are made."""
@@ -163,6 +201,8 @@ class RayEnvironments:
             ends = [actor.close.remote() for actor in actors]
             with contextlib.suppress(Exception):  # they are killed anyway
                 self.ray.wait(ends, num_returns=len(ends), timeout=_CLOSE_S)
+            if self.watches is not None:
+                self.watches.end()
             for actor in actors:
                 with contextlib.suppress(Exception):
                     self.ray.kill(actor)

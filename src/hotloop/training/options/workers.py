@@ -38,6 +38,8 @@ class WorkerOptions(Options):
     """ray: of a cluster, host:port or 'auto'; None: Ray is started on this machine, and ended."""
     worker_resources: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
     """ray: of each worker, as JSON; {}: one core, '{"num_cpus": 1}'."""
+    workers_per_node: Annotated[Count | None, MAY_CHANGE] = None
+    """ray: workers of each node at most; None: they are spread over the nodes."""
     ray_runtime_env: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
     """ray: what workers run in, as JSON: '{"pip": ["hotloop[train]"], "working_dir": "."}'."""
     inference: Annotated[Literal["worker", "central", "auto"], MAY_CHANGE] = "worker"
@@ -88,7 +90,10 @@ class WorkerOptions(Options):
     def _check_ray(self) -> None:
         """Refuse Ray's options without Ray, and resources that are no numbers."""
         if self.backend != "ray":
-            for name in ("ray_address", "worker_resources", "ray_runtime_env"):
+            for name in (
+                *("ray_address", "worker_resources", "workers_per_node"),
+                "ray_runtime_env",
+            ):
                 if getattr(self, name):
                     raise ConfigError(
                         f"`{name}` is for `backend` 'ray', got '{self.backend}': set it, or leave "
