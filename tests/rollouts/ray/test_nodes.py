@@ -1,49 +1,223 @@
 """Actors of Ray on several nodes, which are simulated on this machine."""
 
+import contextlib
+import json
 import os
+import random
+import re
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
-from hotloop.algorithms import ppo
-from tests.rollouts.ray.test_ray import SMALL, assert_adds_up
+from hotloop import timing
+from hotloop.algorithms import appo, ppo
+from hotloop.errors import ConfigError
+from hotloop.runs import RunDirectory
+from tests.rollouts.ray.test_ray import SMALL, assert_adds_up, pids_of
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+STORE = {"object_store_memory": 100 * 2**20}
+PATHS = {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@contextlib.contextmanager
+def cluster_of(*cores, head_cores=0):
+    """A head, which is this process's node, and others of so many cores."""
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    head = {**STORE, "num_cpus": head_cores, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        cluster.nodes = [cluster.add_node(num_cpus=count, **STORE) for count in cores]
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@contextlib.contextmanager
+def joined_to(cluster):
+    ray.init(address=cluster.address, log_to_driver=False, runtime_env={"env_vars": PATHS})
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def config_of(path, kind=ppo.Config, **options):
+    return kind(**{**SMALL, "backend": "ray", "run_dir": str(path), **options})
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_node_that_is_lost_is_done_without_and_one_that_is_added_is_used(tmp_path):
     """Two nodes of one core for actors, of which one is killed; later another one is there."""
-    from ray.cluster_utils import Cluster
-
-    options = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    cluster = Cluster(
-        initialize_head=True, head_node_args={**options, "num_cpus": 0, "include_dashboard": False}
-    )
-    ray.shutdown()
-    nodes = [cluster.add_node(**options) for _ in range(2)]
-    where = []
-    try:
-        ray.init(
-            address=cluster.address,
-            log_to_driver=False,
-            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
-        )
+    lost = []
+    with cluster_of(1, 1) as cluster, joined_to(cluster):
 
         def lose_one(report):
-            if not where and report.timesteps >= 128:
-                where.append(nodes[1].node_id)
-                cluster.remove_node(nodes[1], allow_graceful=False)
-                nodes.append(cluster.add_node(**options))
+            if not lost and report.timesteps >= 128:
+                lost.append(cluster.nodes[1].node_id)
+                cluster.remove_node(cluster.nodes[1], allow_graceful=False)
+                cluster.add_node(num_cpus=1, **STORE)
 
-        config = ppo.Config(
-            **{**SMALL, "total_timesteps": 64 * 10}, backend="ray", run_dir=str(tmp_path / "run")
-        )
+        config = config_of(tmp_path / "run", total_timesteps=64 * 10)
         told = ppo.train(config, on_report=lose_one).accounting
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
     assert sum(worker["restarts"] for worker in told["workers"]) == 1
+    assert lost[0] not in {worker["node"] for worker in told["workers"]}
     assert told["trained"] == 64 * 10
     assert_adds_up(told)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_other_nodes_record_is_fetched_and_told_by_node(tmp_path):
+    with cluster_of(2, 2) as cluster, joined_to(cluster):
+        config = config_of(tmp_path / "run", workers=4, workers_per_node=2, num_minibatches=1)
+        told = ppo.train(config).accounting
+        others = {node.node_id for node in cluster.nodes}
+        with pytest.raises(
+            ConfigError, match=r"4 workers, 1 a node, need 4 nodes .* cluster has 2"
+        ):
+            ppo.train(config_of(tmp_path / "no", workers=4, workers_per_node=1))
+    nodes = [worker["node"] for worker in told["workers"]]
+    assert {node: nodes.count(node) for node in nodes} == dict.fromkeys(others, 2)
+    assert all(worker["step_p50_s"] > 0 for worker in told["workers"])  # from their recordings
+    recordings, problems = timing.read_directory(tmp_path / "run" / "timing")
+    assert sorted(one.component for one in recordings) == [
+        "learner",
+        *(f"worker-{n}" for n in range(4)),
+    ]
+    assert not problems
+    assert all(one.state == "complete" for one in recordings)
+    clocks = json.loads((tmp_path / "run" / "timing" / "clocks.json").read_text())
+    assert clocks["others"] == {}  # they are nodes of the same machine
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_an_actor_of_another_node_recorded_before_it_was_killed_is_there(tmp_path):
+    killed = []
+    with cluster_of(2) as cluster, joined_to(cluster):
+
+        def kill_one(report):
+            if not killed and report.timesteps >= 128:
+                killed.append(pids_of("-f", "ray::Actor")[0])
+                os.kill(killed[0], signal.SIGKILL)
+
+        ppo.train(config_of(tmp_path / "run", total_timesteps=64 * 8), on_report=kill_one)
+    recordings, _ = timing.read_directory(tmp_path / "run" / "timing")
+    states = {one.pid: one.state for one in recordings if one.component != "learner"}
+    assert len(states) == 3
+    assert states[killed[0]] != "complete"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_under_hotloop_profile_other_nodes_are_sampled_too(tmp_path):
+    run = tmp_path / "run"
+    with cluster_of(2) as cluster:
+        command = ["profile", "--out", str(tmp_path / "profile"), "train", "ppo"]
+        done = hotloop(command, cluster, run, "--total-timesteps", "2048", "--num-steps", "128")
+        assert done.wait(200) == 0, done.stderr.read()
+    samples = list((run / "timing").glob("process-*.samples*"))
+    assert len(samples) >= 2, list((run / "timing").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (("gcs_server",), "the head of the Ray cluster at .* has been gone for"),
+        (("gcs_server", "raylet"), "Ray ends it without a word .* `hotloop resume RUN`"),
+    ],
+)
+def test_without_the_head_it_ends_with_a_word_and_the_last_checkpoint(tmp_path, what, said):
+    with cluster_of(2) as cluster:
+        run = hotloop(["train", "ppo"], cluster, tmp_path / "run", "--checkpoint-interval", "2000")
+        wait_until(lambda: (tmp_path / "run" / "checkpoints" / "last").exists())
+        for name in what:
+            for process in cluster.head_node.all_processes[name]:
+                process.process.kill()
+        assert run.wait(120) == 1
+        assert re.search(said, run.stderr.read())
+    assert (tmp_path / "run" / "checkpoints" / "last" / "learner.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_of_a_driver_that_is_killed_no_actor_is_left(tmp_path):
+    before = set(pids_of("-f", "ray::Actor"))
+    with cluster_of(2) as cluster:
+        run = hotloop(["train", "ppo"], cluster, tmp_path / "run")
+        wait_until(lambda: len(set(pids_of("-f", "ray::Actor")) - before) == 2)
+        run.kill()
+        run.wait()
+        wait_until(lambda: not set(pids_of("-f", "ray::(Actor|NodeWatch)")) - before)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_fifty_actors_and_five_nodes_are_killed_and_every_transition_is_counted(tmp_path):
+    """In one run, at random; each node that is lost is replaced by a new one."""
+    chance, killed, lost = random.Random(1), [], []
+    with cluster_of(2, 2, 2) as cluster, joined_to(cluster):
+
+        def strike(report):
+            if len(killed) < 50 and report.timesteps > 256:
+                pids = [pid for pid in pids_of("-f", "ray::Actor") if pid not in killed]
+                if pids:
+                    killed.append(chance.choice(pids))
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(killed[-1], signal.SIGKILL)
+            if len(lost) < 5 and len(killed) >= 8 * (1 + len(lost)):
+                node = cluster.nodes.pop(chance.randrange(len(cluster.nodes)))
+                lost.append(node)
+                cluster.remove_node(node, allow_graceful=False)
+                cluster.nodes.append(cluster.add_node(num_cpus=2, **STORE))
+
+        config = config_of(
+            tmp_path / "run",
+            appo.Config,
+            workers=4,
+            schedule="async",
+            max_failures=1000,
+            total_timesteps=128 * 90,
+        )
+        told = appo.train(config, on_report=strike).accounting
+    assert len(killed) == 50
+    assert len(lost) == 5
+    assert told["trained"] == 128 * 90
+    assert_adds_up(told)
+    lines = RunDirectory.open(tmp_path / "run").metrics()
+    assert [line["timesteps"] for line in lines] == [128 * k for k in range(1, 91)]
+    lengths = [length for line in lines for length in line["episode_lengths"]]
+    third = len(lengths) // 3
+    assert sum(lengths[-third:]) > 1.5 * sum(lengths[:third])  # it learns all the same
+
+
+def hotloop(command, cluster, run, *options):
+    """Start a training of ppo on a cluster."""
+    command = [sys.executable, "-m", "hotloop", *command, "--run-dir", str(run)]
+    command += ["--backend", "ray", "--ray-address", cluster.address, "--workers", "2"]
+    command += ["--num-envs", "4", "--execution", "eager", *options]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **PATHS},
+    )
+
+
+def wait_until(is_so, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -83,6 +83,7 @@ class Ready(NamedTuple):
     obs_spec: dict[str, Any]
     action_spec: dict[str, Any]
     can_replay: bool
+    node: str
 
 
 class Part(NamedTuple):
@@ -140,7 +141,8 @@ class Actor:
     def ready(self) -> Ready:
         """Tell what the environments are like."""
         envs = self._envs
-        return Ready(envs.obs_spec.to_json(), envs.action_spec.to_json(), envs.can_replay)
+        specs = envs.obs_spec.to_json(), envs.action_spec.to_json()
+        return Ready(*specs, envs.can_replay, self._node)
 
     def set_up(self, plan: Plan, snapshot: PolicySnapshot) -> tuple[list[int], Array | None]:
         """Get ready to collect.

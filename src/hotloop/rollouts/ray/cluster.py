@@ -21,7 +21,7 @@ _CHECK_S = 5.0
 _ANSWER_S = 1.0
 _GONE_S = 20.0
 _ENDED = (
-    "hotloop: this process ended before its training did. Ray ends it, and says nothing, where its "
+    "hotloop: this process ended before its training did. Ray ends it without a word where its "
     "own processes on this machine are gone: look at `ray status`. The last checkpoint is kept: "
     "`hotloop resume RUN`"
 )

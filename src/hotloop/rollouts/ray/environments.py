@@ -108,6 +108,8 @@ class RayEnvironments:
             raise
         self.ready = ready[0]
         self.watches = Watches(self.ray, self.timing_dir)
+        for one in ready:
+            self.watches.need(one.node)
         self._obs_spec = ObsSpec.from_json(dict(self.ready.obs_spec))
         self._action_spec = ActionSpec.from_json(dict(self.ready.action_spec))
 

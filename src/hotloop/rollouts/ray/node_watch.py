@@ -19,7 +19,7 @@ from hotloop.timing.clocks import compared
 _EVERY_S = 10.0
 _PINGS = 5
 _PING_S = 1.0
-_LAST_S = 3.0
+_LAST_S = 5.0
 
 
 class NodeWatch:
@@ -136,14 +136,19 @@ class Watches:
                 self._compare(node)
                 self._fetching[node] = actor.recorded.remote()
 
-    def end(self) -> None:
-        """Fetch what is left, and end the watches."""
+    def fetch(self) -> None:
+        """Fetch what was recorded until now; a node that is gone is not waited for long."""
         for node, actor in self._actors.items():
             self._compare(node)
             self._fetching[node] = actor.recorded.remote()
         deadline_s = time.monotonic() + _LAST_S
         for node, ref in self._fetching.items():
             self._keep(node, ref, timeout=max(0.0, deadline_s - time.monotonic()))
+        self._fetching.clear()
+
+    def end(self) -> None:
+        """Fetch what is left, and end the watches."""
+        self.fetch()
         ends = [actor.end.remote() for actor in self._actors.values()]
         if ends:
             self.ray.wait(ends, num_returns=len(ends), timeout=_PING_S)

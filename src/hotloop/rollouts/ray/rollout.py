@@ -336,6 +336,7 @@ class RayRollout:
     def _worker_accounts(self) -> list[WorkerAccount]:
         recordings: Sequence[timing.Recording] = ()
         if self._envs.timing_dir:
+            self._supervisor.watches.fetch()
             recordings, _ = timing.read_directory(Path(self._envs.timing_dir))
         accounts: list[WorkerAccount] = []
         for worker, one in enumerate(self._workers):

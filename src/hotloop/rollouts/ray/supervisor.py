@@ -49,6 +49,7 @@ class Supervisor:
         version: of them.
         collected, dropped, restarts, env_failures, silences: counted so far; the last three by
             worker.
+        watches: of nodes.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Supervisor:
         self._resume: tuple[Mapping[str, Array], RolloutPosition] | None = None
         self._head = Head(self._ray)
         assert envs.watches is not None
-        self._watches = envs.watches
+        self.watches = envs.watches
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Put a policy into Ray's store, once for all actors.
@@ -197,7 +198,7 @@ class Supervisor:
             HotloopError: the cluster is gone, or what failed can't be mended.
         """
         self._head.check()
-        self._watches.look()
+        self.watches.look()
         self._ask_after()
         first = {one.making[0].ref: n for n, one in enumerate(self._groups) if one.making}
         if not first:
@@ -255,7 +256,7 @@ class Supervisor:
         one.longest_s = max(one.longest_s, now - one.began_s)
         one.began_s, one.silent_s = now, None
         one.pid, one.node = part.pid, part.node
-        self._watches.need(part.node)
+        self.watches.need(part.node)
         one.made.append(part)
         for failure in part.failures:
             self.env_failures[worker] += 1
@@ -274,7 +275,7 @@ class Supervisor:
                     continue
                 if now - one.asked_s >= _SILENT_S:
                     one.asked_s = now
-                    state = self._watches.state(one.node, one.pid)
+                    state = self.watches.state(one.node, one.pid)
                     if state in ("?", "T", "t"):
                         reason = "its node does not answer" if state == "?" else "it is stopped"
                         self._is_silent(worker, reason)
