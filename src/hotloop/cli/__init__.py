@@ -37,6 +37,7 @@ COMMANDS = {
     "report": "The same of a profile or a run that was recorded before.",
     "compare": "Compare runs by options, learning and speed, or two profiles by speed.",
     "presets": "List the environments that have options of their own.",
+    "plan": "Reckon what a cluster comes to, and what saturates first.",
     "doctor": "Say what this machine has for training, and what would be faster.",
     "cache": "Show or clear the compiled updates that are kept.",
     "bandit": "Play k-armed bandits: the book's figures, comparisons, grids.",

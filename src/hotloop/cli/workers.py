@@ -10,6 +10,7 @@ from typing import Any
 from hotloop import timing
 from hotloop.cli import starving
 from hotloop.cli.tables import plain_table, print_table, wide_console
+from hotloop.timing.clocks import clocks_of
 
 # More workers than this are told of by their first, their last and their slowest.
 _MAX_ROWS = 8
@@ -27,6 +28,7 @@ def print_workers(run_dir: Path) -> None:
     if workers:
         _print_tree(run_dir, len(workers))
         _print_table(workers)
+        _print_clocks(run_dir)
         starving.print_of_run(run_dir)
     print(f"\n{balance(told)}")
     if told["policy_age_max"]:
@@ -87,6 +89,10 @@ def _print_tree(run_dir: Path, num_workers: int) -> None:
 def _print_table(workers: list[dict[str, Any]]) -> None:
     table = plain_table()
     table.add_column("worker")
+    nodes = sorted({one.get("node") or "" for one in workers})
+    if nodes != [""]:  # Ray's names of them are long, and their first characters tell them apart
+        table.add_column("node")
+        workers = sorted(workers, key=lambda one: (one["node"], one["worker"]))
     for heading in ("steps", "stepping", "resetting", "acting", "waiting"):
         table.add_column(heading, justify="right")
     for heading in ("step p50", "p99", "reset p50", "p99", "restarts", "failures"):
@@ -96,6 +102,7 @@ def _print_table(workers: list[dict[str, Any]]) -> None:
         times = [one[f"{what}_s"] for what in ("step_p50", "step_p99", "reset_p50", "reset_p99")]
         table.add_row(
             name,
+            *([] if nodes == [""] else [one["node"][:8] or "–"]),
             f"{one['steps']:,}",
             *(f"{share:.1%}" for share in shares),
             *(_duration(seconds) for seconds in times),
@@ -104,6 +111,15 @@ def _print_table(workers: list[dict[str, Any]]) -> None:
         )
     print()
     print_table(table, wide_console())
+
+
+def _print_clocks(run_dir: Path) -> None:
+    """Say how far off times of other machines may be."""
+    for clock in clocks_of(run_dir / "timing").others.values():
+        print(
+            f"node {clock.node[:8]}: its clock is {clock.offset_ns / 1e9:+.6f} s from this "
+            f"machine's, ± {clock.error_ns / 1e3:,.0f} µs, and its times are told by this one's"
+        )
 
 
 def _duration(seconds: float | None) -> str:

@@ -1,0 +1,72 @@
+"""`hotloop plan`: a curve, what saturates first, bad input."""
+
+import json
+
+import pytest
+
+from hotloop.cli import main, plan
+from hotloop.errors import ConfigError
+
+
+def told(capsys, *args):
+    assert plan.run(["--workers", "64", "--step-ms", "10", *args]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_draws_the_curve_and_says_what_saturates_first(capsys, tmp_path):
+    out = told(capsys, "--learner-steps-per-s", "2000", "--plot", str(tmp_path / "curve.png"))
+    rows = [line.split() for line in out.splitlines() if line.strip()[:1].isdigit()]
+    assert [int(row[0]) for row in rows] == [1, 2, 4, 8, 16, 32, 64]
+    assert rows[-1][-1] == "learner"
+    assert "what saturates first: the learner: more workers are of no use" in out
+    assert (tmp_path / "curve.png").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize(
+    ("args", "advice"),
+    [
+        ((), "more workers make it faster, up to some"),
+        (("--schedule", "barrier", "--slow-ms", "200", "--slow-share", "0.1"), "would not"),
+        (("--cores-per-node", "4"), "cores: more of them"),
+        (("--obs-bytes", "10000000", "--nodes", "2"), "by what comes in: smaller observations"),
+        (("--weights-bytes", "10000000000", "--nodes", "4"), "weights going out"),
+    ],
+)
+def test_it_says_what_would_help(capsys, args, advice):
+    assert advice in told(capsys, *args)
+
+
+def test_as_json(capsys):
+    found = json.loads(told(capsys, "--json", "--num-steps", "10", "--obs-bytes", "100"))
+    assert found["fragment_bytes"] == 10 * 227
+    assert found["curve"][-1]["workers"] == 64
+    assert 0 < found["curve"][-1]["share"] <= 1
+
+
+def test_an_environment_is_measured_where_one_is_named(capsys):
+    assert plan.run(["--workers", "2", "--env-id", "CartPole-v1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fragment_bytes"] == 128 * (2 * 16 + 27)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--step-ms", "0"), "`--step-ms` must be positive, got 0"),
+        (("--step-ms", "nan"), "`--step-ms` must be positive, got nan"),
+        (("--step-ms", "1", "--slow-share", "2"), "`--slow-share` must be 0 to 1, got 2"),
+        (("--step-ms", "1", "--slow-share", "0.5"), "go together"),
+        ((), "either `--step-ms`, or `--env-id`"),
+        (("--step-ms", "1", "--env-id", "CartPole-v1"), "either `--step-ms`, or `--env-id`"),
+        (("--step-ms", "1", "--overlap"), "overlaps by itself"),
+        (("--step-ms", "1", "--plot", "a.txt"), "`--plot` must end in"),
+        (("--step-ms", "1", "--object-store-gb", "0.0001"), "in flight"),
+    ],
+)
+def test_bad_input(args, message):
+    with pytest.raises(ConfigError, match=message):
+        plan.run(["--workers", "4", *args])
+
+
+def test_an_environment_that_nobody_knows(capsys):
+    assert main(["plan", "--workers", "4", "--env-id", "Nope-v1"]) != 0
+    assert "there is no environment 'Nope-v1'" in capsys.readouterr().err
