@@ -74,10 +74,13 @@ def connected(
     try:
         ray.init(**options)
     except Exception as error:  # of many kinds: connections, versions, runtime environments
-        where = "on this machine" if address is None else f"at {address}"
+        where, wants = "on this machine", ""
+        if address is not None:
+            where, token = f"at {address}", "RAY_AUTH_MODE=token"
+            wants = f", and a cluster that has a token wants it: `{token}`, see docs/cluster.md"
         raise ConfigError(
             f"Ray {ray.__version__} can't be had {where}: {_told(error)}: look at `ray status`; "
-            "both sides need the same versions of Ray and Python"
+            f"both sides need the same versions of Ray and Python{wants}"
         ) from error
     with _told_when_ended():
         try:
