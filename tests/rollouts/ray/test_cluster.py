@@ -21,14 +21,12 @@ def connect(monkeypatch, error, address="auto"):
 def test_versions_that_differ_are_both_told(monkeypatch):
     told = "Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\n"
     told += "This process on node 10.0.0.1 was started with:\n    Ray: 2.60.0\n    Python: 3.11.9\n"
-    with pytest.raises(
-        ConfigError, match=r"Ray: 2\.9\.0 Python: 3\.10\.1 .*2\.60\.0 Python: 3\.11"
-    ):
+    with pytest.raises(ConfigError, match=r"Ray: 2\.9\.0 Python: 3\.10\.1 .*2\.60\.0 Py"):
         connect(monkeypatch, RuntimeError(told))
 
 
 def test_a_cluster_that_wants_a_token_may_be_why(monkeypatch):
-    with pytest.raises(ConfigError, match="at auto: Failed to connect.* `RAY_AUTH_MODE=token`"):
+    with pytest.raises(ConfigError, match=r"at auto: Failed to connect.* `RAY_AUTH_MODE=token`"):
         connect(monkeypatch, ConnectionError("Failed to connect\nand more"))
 
 
@@ -67,7 +65,5 @@ def test_a_head_that_is_gone_for_long_ends_it(monkeypatch):
         seconds[0] += 6.0
         head.check()
     seconds[0] += 6.0
-    with pytest.raises(
-        HotloopError, match=r"at 127.0.0.1:1 has been gone for 30 s .* `hotloop res"
-    ):
+    with pytest.raises(HotloopError, match=r"at 127.0.0.1:1 has been gone for 30 s .* `hotloop"):
         head.check()
