@@ -33,6 +33,13 @@ Parts, each of which is stored by itself, with the machine and all libraries' ve
   tenths of a millisecond and tens of milliseconds. `rollouts_auto.json`: `cases`, a list: `about`,
   `timesteps`, `inline` and `auto` (seconds in all), `workers` (that were chosen), `ratio` (of the
   rates).
+- `ray`: the first case of `lockstep` by actors of Ray, on one node and, twice as many, on eight
+  that are simulated, beside RLlib's env runners. `rollouts_ray.json`: `ways`, by name: the figures
+  of `measure.sample` by load, of `measure.fragments`, and of `clusters.start_on_ray` and
+  `clusters.recover_on_ray`; `about`.
+- `plan`: what `hotloop plan` forecasts of it, and what is measured, on 1, 2, 4 and 8 nodes of 8
+  workers. `rollouts_plan.json`: `rows`: `nodes`, `workers`, `schedule`, `forecast` (transitions a
+  second) and the figures of `measure.sample`; `only`: forecasts alone, of 256 and 1,024 workers.
 
 A figure is {"median", "min", "max"}; what could not be measured is {"missing": why}.
 """
@@ -46,6 +53,7 @@ from typing import Any
 
 from bench.parts import run_parts
 from bench.rollouts.arithmetic import loaded, rates, uneven
+from bench.rollouts.clusters import on_ray, plan
 from bench.rollouts.curves import curves
 from bench.rollouts.environments import CARTPOLE, UNEVEN
 from bench.rollouts.measure import measure
@@ -391,6 +399,8 @@ RUN: dict[str, Callable[[Scale, int], None]] = {
     "overhead": overhead,
     "ppo": ppo,
     "auto": auto,
+    "ray": on_ray,
+    "plan": plan,
 }
 
 

@@ -24,6 +24,12 @@ from typing import Any
 import numpy as np
 
 from bench.measuring import Missing
+from bench.rollouts.clusters import (
+    fragments_on_ray,
+    recover_on_ray,
+    sample_on_ray,
+    start_on_ray,
+)
 from bench.rollouts.diagnose import diagnose
 from bench.rollouts.environments import CARTPOLE, IDLE, UNEVEN, Slept, read_ledger
 from bench.rollouts.samplers import Hotloop, make_sampler
@@ -269,6 +275,10 @@ WAYS: dict[str, Callable[..., dict[str, float]]] = {
     "start": start,
     "diagnose": diagnose,
     "choose": choose,
+    "sample_on_ray": sample_on_ray,
+    "fragments_on_ray": fragments_on_ray,
+    "start_on_ray": start_on_ray,
+    "recover_on_ray": recover_on_ray,
 }
 
 

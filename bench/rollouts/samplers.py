@@ -34,7 +34,8 @@ class Hotloop:
         num_steps: T.
         how: `barrier`, `variable`, `async`, `barrier overlap`, `variable overlap`, `inline`;
             `async fragments`, whole ones, as old as APPO's defaults allow; or `async random`,
-            uniform actions that no network is asked for.
+            uniform actions that no network is asked for. Any of workers after `ray `: by actors of
+            the Ray that is connected to.
         env_kwargs: for the environment.
         minimum: async: transitions of a call, at least.
     """
@@ -70,6 +71,11 @@ class Hotloop:
                     for worker in range(workers)
                 ]
             )
+        elif how.startswith("ray "):
+            from bench.rollouts.clusters import environments as on_ray
+
+            how = how.removeprefix("ray ")
+            environments = on_ray(env, workers=workers, per_worker=per_worker, **made)
         else:
             environments = WorkerPool(env, num_workers=workers, envs_per_worker=per_worker, **made)
         schedule, _, extra = how.replace("inline", "barrier").partition(" ")
@@ -124,6 +130,14 @@ def make_sampler(
     if how == "envpool async":
         return EnvPoolAsync(num_envs)
     peers = {"sb3": sb3, "gymnasium": gymnasium_async, "envpool": envpool_sync}
+    if how.startswith("rllib"):
+        from bench.rollouts.clusters import RLlib
+
+        try:
+            waits = how == "rllib"
+            return RLlib(env_kwargs, workers=workers, num_steps=num_steps, waits=waits)
+        except ImportError:
+            raise Missing("not installed") from None
     if how in peers:
         try:
             return peers[how](env, num_envs, env_kwargs, act_s)
