@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "train": "Train an agent; leaves a run directory behind.",
     "resume": "Go on with a run that was stopped or killed.",
+    "sweep": "Find the best options: trials side by side, several seeds each.",
     "eval": "Play a trained policy and print its mean return.",
     "runs": "List the runs beneath a directory, and where each stands.",
     "plot": "Draw learning curves over runs and seeds.",

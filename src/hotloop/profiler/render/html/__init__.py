@@ -57,11 +57,13 @@ class Before(NamedTuple):
         overview: a sentence.
         figures: the few numbers that one looks for first, by their names.
         sections: before those of the profile.
+        kind: what the page is of.
     """
 
     overview: str
     figures: Sequence[tuple[str, str]]
     sections: Sequence[Section]
+    kind: str = "run"
 
 
 def write(
@@ -99,7 +101,7 @@ def render(source: Session | Findings | None, before: Before | None = None) -> s
     script = _part("page.js") if found else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     if before is not None:
-        kind, title, overview = "run", before.overview, before.overview
+        kind, title, overview = before.kind, before.overview, before.overview
         figures = _figure_list(before.figures)
     else:
         assert found is not None

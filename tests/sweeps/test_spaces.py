@@ -1,0 +1,95 @@
+"""Spaces as text: what they stand for, their draws and grids, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hotloop.algorithms import ppo
+from hotloop.errors import ConfigError, UnknownNameError
+from hotloop.sweeps.spaces import Choices, Range, draw, grid_size, parse, point, texts_of
+
+
+def space_of(**texts):
+    return parse(texts, ppo.Config)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("gae_lambda", "0.9,0.95", Choices((0.9, 0.95))),
+        ("num_steps", "64,128", Choices((64, 128))),
+        ("activation", "tanh,relu", Choices(("tanh", "relu"))),
+        ("normalize_obs", "true,false", Choices((True, False))),
+        ("target_kl", "none,0.02", Choices((None, 0.02))),
+        ("hidden_sizes", "64 64,32", Choices(((64, 64), (32,)))),
+        ("learning_rate", "linear:3e-4,0;1e-3", Choices(("linear:3e-4,0", 0.001))),
+        ("learning_rate", "log:1e-5,1e-2", Range(1e-5, 1e-2, is_log=True)),
+        ("gae_lambda", "lin:0.8,1", Range(0.8, 1.0)),
+        ("update_epochs", "int:1,10", Range(1, 10, is_int=True)),
+        ("learning_rate", "log:1e-4,1e-2,3", Range(1e-4, 1e-2, is_log=True, count=3)),
+    ],
+)
+def test_what_a_text_stands_for(name, text, expected):
+    assert space_of(**{name: text}) == {name: expected}
+
+
+def test_a_list_of_a_file_stands_for_its_values():
+    found = space_of(hidden_sizes=[[64, 64], 32], gae_lambda=[0.9, 0.95])
+    assert found["hidden_sizes"] == Choices(((64, 64), (32,)))
+    assert found["gae_lambda"] == Choices((0.9, 0.95))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("learning_rate", "log:1e-2,1e-5", "from the lower end to the higher"),
+        ("learning_rate", "log:0,1", "above 0, for its logarithm"),
+        ("learning_rate", "log:a,b", r"is no range: list values as"),
+        ("learning_rate", "log:1e-5", r"is no range"),
+        ("learning_rate", "log:1e-5,nan", r"is no range"),
+        ("learning_rate", "nope,1e-3", "expected a number"),
+        ("num_steps", "lin:16,64", r"`num_steps` is a whole number: write `num_steps=int:16,64`"),
+        ("learning_rate", "int:1.5,3", "must have whole ends"),
+        ("activation", "int:1,3", "must be 'tanh' or 'relu'"),
+        ("gae_lambda", "lin:0,2", r"must lie in \[0, 1\], got 2"),
+        ("gae_lambda", "0.9,0.9", "names a value twice"),
+        ("gae_lambda", "0.9,,1", "has an empty value"),
+        ("learning_rate", "log:1e-5,1e-2,1", "must have 2 to"),
+        ("seed", "1,2", "can't be swept over: seeds are what `--seeds` is for"),
+    ],
+)
+def test_what_is_refused(name, text, message):
+    with pytest.raises((ConfigError, UnknownNameError), match=message):
+        space_of(**{name: text})
+
+
+def test_an_option_that_there_is_not_has_the_nearest_named():
+    with pytest.raises(UnknownNameError, match="'learning_rat'; did you mean 'learning_rate'"):
+        space_of(learning_rat="1e-3")
+    with pytest.raises(ConfigError, match="needs options to sweep over, got none"):
+        space_of()
+    with pytest.raises(ConfigError, match="has two spaces"):
+        texts_of(["gae_lambda=0.9", "gae-lambda=0.95"])
+
+
+def test_draws_depend_on_seed_and_number_alone_and_stay_inside():
+    space = space_of(learning_rate="log:1e-5,1e-2", update_epochs="int:1,3", gae_lambda="lin:0.8,1")
+    drawn = [draw(space, 3, number) for number in range(300)]
+    assert drawn[7] == draw(space, 3, 7)
+    assert drawn[7] != draw(space, 4, 7)
+    rates = np.log10([one["learning_rate"] for one in drawn])
+    assert np.all((rates >= -5) & (rates <= -2))
+    assert abs(rates.mean() + 3.5) < 0.2  # evenly by its logarithm
+    assert {one["update_epochs"] for one in drawn} == {1, 2, 3}
+    assert all(0.8 <= one["gae_lambda"] <= 1 for one in drawn)
+
+
+def test_a_grid_has_all_points_once():
+    space = space_of(learning_rate="log:1e-4,1e-2,3", gae_lambda="0.9,0.95", num_steps="int:1,3,3")
+    points = [point(space, number) for number in range(grid_size(space))]
+    assert len({tuple(one.items()) for one in points}) == len(points) == 18
+    assert points[0] == {"learning_rate": 1e-4, "gae_lambda": 0.9, "num_steps": 1}
+    assert math.isclose(points[6]["learning_rate"], 1e-3)
+    with pytest.raises(ConfigError, match="needs the number of points of `learning_rate`"):
+        grid_size(space_of(learning_rate="log:1e-4,1e-2"))
