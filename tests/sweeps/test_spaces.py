@@ -7,7 +7,7 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError, UnknownNameError
-from hotloop.sweeps.spaces import Choices, Range, draw, grid_size, parse, point, texts_of
+from hotloop.sweeps.spaces import Choices, Range, draw, grid_size, listed, parse, point, texts_of
 
 
 def space_of(**texts):
@@ -27,6 +27,9 @@ def space_of(**texts):
         ("learning_rate", "log:1e-5,1e-2", Range(1e-5, 1e-2, is_log=True)),
         ("gae_lambda", "lin:0.8,1", Range(0.8, 1.0)),
         ("update_epochs", "int:1,10", Range(1, 10, is_int=True)),
+        ("gae_lambda", "0.8:1:0.1", Choices((0.8, 0.9, 1.0))),
+        ("num_steps", "2**4:2**6:x2", Choices((16, 32, 64))),
+        ("learning_rate", "1e-4:1e-2:x10", Choices((1e-4, 1e-3, 1e-2))),
         ("learning_rate", "log:1e-4,1e-2,3", Range(1e-4, 1e-2, is_log=True, count=3)),
     ],
 )
@@ -71,6 +74,14 @@ def test_an_option_that_there_is_not_has_the_nearest_named():
         space_of()
     with pytest.raises(ConfigError, match="has two spaces"):
         texts_of(["gae_lambda=0.9", "gae-lambda=0.95"])
+
+
+def test_ranges_of_bandits_become_lists():
+    assert listed("epsilon", "log:0.01,1,3") == "0.01,0.1,1.0"
+    assert listed("num_arms", "int:2,4") == "2,3,4"
+    assert listed("epsilon", "0.1:0.5:0.1") == "0.1:0.5:0.1"
+    with pytest.raises(ConfigError, match="needs the number of points of `epsilon`"):
+        listed("epsilon", "log:0.01,1")
 
 
 def test_draws_depend_on_seed_and_number_alone_and_stay_inside():

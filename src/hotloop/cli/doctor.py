@@ -29,6 +29,7 @@ EXTRAS = {
     "atari": ("ale_py", "cv2", "envpool"),
     "doom": ("vizdoom", "cv2"),
     "ray": ("ray",),
+    "sweep": ("optuna", "cmaes"),
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),
     "parquet": ("pyarrow",),

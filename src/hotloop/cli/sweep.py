@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
 
 HELP = """usage: hotloop sweep ALGORITHM NAME=SPACE ... [options] [options of hotloop train]
+       hotloop sweep bandit AGENT NAME=SPACE ... [options of hotloop bandit grid]
        hotloop sweep resume FILE [options]
        hotloop sweep report FILE [options]
 
@@ -31,7 +32,8 @@ file that a sweep goes on from when it was killed, or gets more trials, seeds or
 spaces:
   learning_rate=log:1e-5,1e-2   a range, by its logarithm; lin:0,1 evenly, int:16,256 whole numbers
   gae_lambda=0.9,0.95           values; with commas in them: linear:3e-4,0;1e-3
-  learning_rate=log:1e-5,1e-2,7 seven points of a range, for a grid
+  learning_rate=log:1e-5,1e-2,7 seven points of a range, for a grid; also 0.1:0.5:0.1 by steps and
+                                1e-5:1e-2:x10 by factors
 
 options:
 {options}
@@ -58,12 +60,30 @@ def run(args: list[str]) -> int:
         from hotloop.cli.sweep_report import run as report
 
         return report(args[1:])
+    if args[0] == "bandit":
+        return _bandit(args[1:])
+    if "--help" in args or "-h" in args:
+        print(HELP.format(options=_parser().format_help().partition("options:\n")[2]), end="")
+        return 0
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
         need(module, extra="train", purpose="training")
     if args[0] == "resume":
         return _resume(args[1:])
     own, rest = _parser().parse_known_args(args[1:])
     return _sweep(args[0], own, rest)
+
+
+def _bandit(args: list[str]) -> int:
+    """Compute a grid of bandits, whose spaces are written in the same way."""
+    from hotloop.cli.bandit.grid import run as grid
+    from hotloop.sweeps.spaces import listed
+
+    given: list[str] = []
+    for arg in args:
+        name, has_space, text = arg.partition("=")
+        is_space = bool(has_space) and name.isidentifier()
+        given.append(f"{name}={listed(name, text)}" if is_space else arg)
+    return grid(given)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -243,8 +263,10 @@ def plan_of(
         raise ConfigError(f"`--trials` must be positive, got {own.trials}")
     if own.hours is not None and not own.hours > 0:
         raise ConfigError(f"`--hours` must be positive, got {own.hours:g}")
-    if not own.lanes.isdecimal() or int(own.lanes) < 1:
-        raise ConfigError(f"`--lanes` must be how many trainings share an update, got {own.lanes}")
+    if own.lanes != "auto" and (not own.lanes.isdecimal() or int(own.lanes) < 1):
+        raise ConfigError(
+            f"`--lanes` must be how many trainings share an update, or auto, got {own.lanes}"
+        )
     if own.metric not in METRICS:
         raise ConfigError(f"`--metric` must be {' or '.join(METRICS)}, got '{own.metric}'")
     if own.metric == "evaluation" and not getattr(config, "eval_interval", None):
@@ -256,7 +278,7 @@ def plan_of(
         trials=own.trials,
         hours=own.hours,
         jobs=parse_jobs(own.jobs, config),
-        lanes=int(own.lanes),
+        lanes=None if own.lanes == "auto" else int(own.lanes),
         metric=own.metric,
         version=hotloop.__version__,
     )
@@ -277,7 +299,7 @@ def _go(
     pruner = Pruner(own.pruner, config.total_timesteps)
     if plan.trials is None and plan.hours is None and sampler.most is None:
         raise ConfigError("a sweep needs an end: pass `--trials` or `--hours`")
-    if plan.lanes > 1 and own.pruner in ("median", "asha"):
+    if (plan.lanes or 1) > 1 and own.pruner in ("median", "asha"):
         raise ConfigError(
             f"`--pruner {own.pruner}` stops single runs, and lanes are trained together: leave "
             "one of them out"

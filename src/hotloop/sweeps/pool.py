@@ -28,17 +28,20 @@ class Process:
 
     Attributes:
         work: what it is at, as its owner calls it; None: it is idle.
+        has_trained: whether it has made one before, and imported everything.
     """
 
     def __init__(self, log: Path, jobs: int) -> None:
         self.work: Any = None
+        self.has_trained = False
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hotloop.sweeps.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env={**os.environ, JOBS: str(jobs)},
+                # W&B shows the runs of a sweep as one group.
+                env={"WANDB_RUN_GROUP": log.parent.name, **os.environ, JOBS: str(jobs)},
                 start_new_session=True,  # a terminal's Ctrl-C reaches the sweep alone
             )
         assert self._process.stdin is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import signal
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,10 @@ from hotloop.sweeps.samplers import Sampler
 from hotloop.sweeps.spaces import from_json
 
 _LOOK_S = 0.25
+# Lanes `auto`: so many, which two processes on two cores were fastest with; they are taken where
+# they were faster in as many batches of each, but the first of each process, which is slow.
+AUTO_LANES = 4
+_MEASURED = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +39,8 @@ class Plan:
         trials: how many; None: all points of a grid, or as many as there is time for.
         hours: after which nothing new is begun; None: any.
         jobs: processes.
-        lanes: trainings of one process at a time, in one update.
+        lanes: trainings of one process at a time, in one update; None: what is measured to be
+            faster, one or `AUTO_LANES`.
         metric: see `worker.METRICS`.
         version: of hotloop.
     """
@@ -45,7 +51,7 @@ class Plan:
     trials: int | None
     hours: float | None
     jobs: int
-    lanes: int
+    lanes: int | None
     metric: str
     version: str
 
@@ -137,6 +143,8 @@ class Runner:
         self._stopped: dict[tuple[int, int, str], str] = {}
         self._no_more: dict[int, str] = {}
         self._held: _Unit | None = None
+        self._rates: dict[int, list[float]] = {1: [], AUTO_LANES: []}
+        self._begun: dict[int, tuple[float, int]] = {}
         self.began_s = time.monotonic()
         self.num_ended = 0
         self._load()
@@ -241,7 +249,8 @@ class Runner:
     def _begin(self, process: Process, units: Iterator[_Unit]) -> bool:
         """Give a process the next run, or lanes; False: there are no more."""
         chosen: list[tuple[_Unit, Any]] = []
-        while len(chosen) < self.plan.lanes:
+        lanes = self._lanes_now()
+        while len(chosen) < lanes:
             unit, self._held = self._held or next(units, None), None
             if unit is None:
                 break
@@ -262,6 +271,7 @@ class Runner:
         for unit, _ in chosen:
             self._curves[unit.trial.number, unit.seed, unit.purpose] = []
         self._load()
+        self._begun[process.pid] = time.monotonic(), len(chosen)
         process.train(
             [unit for unit, _ in chosen],
             self.plan.algorithm,
@@ -269,6 +279,23 @@ class Runner:
             self.plan.metric,
         )
         return True
+
+    def _lanes_now(self) -> int:
+        """Return how many trainings the next process takes."""
+        if self.plan.lanes is not None:
+            return self.plan.lanes
+        if self._pruner.name in ("median", "asha"):
+            return 1
+        for lanes, rates in self._rates.items():
+            if len(rates) < _MEASURED:
+                return lanes
+        return max(self._rates, key=lambda lanes: statistics.median(self._rates[lanes]))
+
+    def _measure(self, process: Process, is_whole: bool) -> None:
+        """Note how many trainings a second a process has made."""
+        began_s, lanes = self._begun.pop(process.pid)
+        if is_whole and lanes in self._rates and process.has_trained:
+            self._rates[lanes].append(lanes / (time.monotonic() - began_s))
 
     def _fit(self, configs: Sequence[Any]) -> bool:
         """Whether these may be lanes of one update."""
@@ -313,7 +340,8 @@ class Runner:
                     key = unit.trial.number, unit.seed, unit.purpose
                     reason = reason or self._stopped.pop(key, "")
                     self._finish(unit, state, score, reason, seconds)
-                process.work = None
+                self._measure(process, all(told[0] == "done" for told in message["done"]))
+                process.work, process.has_trained = None, True
 
     def _report(
         self, process: Process, units: Sequence[_Unit], lane: int, timesteps: int, score: float

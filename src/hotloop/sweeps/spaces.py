@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -18,6 +20,7 @@ FORMS = (
     "`log:1e-5,1e-2,7`"
 )
 MAX_POINTS = 100_000
+_STEPS = re.compile(r"[\d.e*+-]+:[\d.e*+-]+:x?[\d.e*+-]+")
 _KINDS = ("log", "lin", "int")
 _NOT_SWEPT = ("seed", "run_dir", "runs_dir", "env_id", "total_timesteps")
 
@@ -135,6 +138,11 @@ def _one(name: str, text: Any, config_class: type) -> Choices | Range:
         kind, has_kind, rest = text.partition(":")
         if has_kind and kind in _KINDS and ";" not in text:
             return _range(name, text, kind, rest, config_class)
+        if _STEPS.fullmatch(text):  # as bandits have it
+            from hotloop.bandits.grid.ranges import values_from
+
+            numbers: list[Any] = values_from(name, text)
+            text = ",".join(str(int(x) if x == int(x) else x) for x in numbers)
         listed = text.split(";" if ";" in text else ",")
     listed = [x.strip() for x in listed]
     listed = listed[:-1] if len(listed) > 1 and not listed[-1] else listed
@@ -146,7 +154,8 @@ def _one(name: str, text: Any, config_class: type) -> Choices | Range:
     return Choices(values)
 
 
-def _range(name: str, text: str, kind: str, rest: str, config_class: type) -> Range:
+def _numbers(name: str, text: str, kind: str, rest: str) -> Range:
+    """Return the range that is written down, of whatever option."""
     parts = [x.strip() for x in rest.split(",")]
     try:
         low, high = float(parts[0]), float(parts[1])
@@ -162,14 +171,20 @@ def _range(name: str, text: str, kind: str, rest: str, config_class: type) -> Ra
         raise ConfigError(f"`{name}={text}` must be above 0, for its logarithm")
     if count is not None and not 2 <= count <= MAX_POINTS:
         raise ConfigError(f"`{name}={text}` must have 2 to {MAX_POINTS:,} points")
-    ends = [value_of(name, x, config_class) for x in parts[:2]]
     if kind == "int" and not (low.is_integer() and high.is_integer()):
         raise ConfigError(f"`{name}={text}` must have whole ends")
+    return Range(low, high, is_log=kind == "log", is_int=kind == "int", count=count)
+
+
+def _range(name: str, text: str, kind: str, rest: str, config_class: type) -> Range:
+    found = _numbers(name, text, kind, rest)
+    ends = [value_of(name, x.strip(), config_class) for x in rest.split(",")[:2]]
     if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in ends):
         raise ConfigError(f"`{name}` is no number, so it has no ranges: list its values")
     if kind != "int" and _is_whole(name, config_class):
-        raise ConfigError(f"`{name}` is a whole number: write `{name}=int:{parts[0]},{parts[1]}`")
-    return Range(low, high, is_log=kind == "log", is_int=kind == "int", count=count)
+        low, high = rest.split(",")[:2]
+        raise ConfigError(f"`{name}` is a whole number: write `{name}=int:{low},{high}`")
+    return found
 
 
 def _is_whole(name: str, config_class: type) -> bool:
@@ -221,6 +236,24 @@ def draw(space: Space, seed: int, number: int) -> dict[str, Any]:
     """Return a random point, which depends on the seed and its number alone."""
     rng = np.random.default_rng([seed, number])
     return {name: one.draw(rng) for name, one in space.items()}
+
+
+def listed(name: str, text: str) -> str:
+    """Return a range with its number of points as values with commas; all else as it is.
+
+    For whom values alone are meant: `log:0.01,1,3` becomes `0.01,0.1,1.0`.
+
+    Raises:
+        ConfigError: it has no number of points, or is written wrongly.
+    """
+    kind, _, rest = text.partition(":")
+    if kind not in _KINDS:
+        return text
+    one = _numbers(name, text, kind, rest)
+    if one.count is None and one.is_int:
+        one = dataclasses.replace(one, count=int(one.high - one.low) + 1)
+    grid_size({name: one})
+    return ",".join(map(str, one.points))
 
 
 def from_json(params: Mapping[str, Any]) -> dict[str, Any]:

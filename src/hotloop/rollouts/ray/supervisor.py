@@ -331,8 +331,8 @@ class Supervisor:
         running = one.made[-1].running if one.made else one.running
         if running:
             one.next_episode = 1 + max(episode for episode, _ in running)
-        if one.made or one.taken > one.first_row:
-            one.is_cut = not one.made
+        if one.taken > one.first_row:
+            one.is_cut |= not one.made
         actors[worker] = self._envs.start(worker, one.next_episode)
         self._tell(worker, is_first=not running)
         one.next_part = 0

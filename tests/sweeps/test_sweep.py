@@ -1,0 +1,321 @@
+"""Sweeps from the command line: ended, killed, gone on with, reported."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hotloop.cli import main
+from hotloop.sweeps import Results
+from tests.profiler import browser
+
+TINY = ["--env-id", "CartPole-v1", "--total-timesteps", "256", "--execution", "eager"]
+TINY += ["--num-steps", "16", "--num-envs", "4", "--hidden-sizes", "8", "--checkpoint-interval"]
+TINY += ["100000000"]
+
+
+def sweep(path, *args, code=0):
+    given = main(["sweep", "ppo", *TINY, "--file", str(path), *args])
+    assert given == code
+
+
+def table(path):
+    """What is known of each run, but for what its clock says."""
+    results = Results(path)
+    params = {one.number: one.params for one in results.trials()}
+    found = {(one.trial, one.seed): (one.state, one.score, one.curve) for one in results.runs()}
+    results.close()
+    return params, found
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "one.sqlite"
+
+
+def test_a_grid_over_two_options_and_seeds(path, capsys):
+    sweep(
+        path,
+        "learning_rate=log:1e-4,1e-2,2",
+        "gae_lambda=0.9,1",
+        "--sampler",
+        "grid",
+        "--seeds=1-2",
+    )
+    out = capsys.readouterr().out
+    assert "4 trials: 4 done, 0 pruned, 0 failed" in out
+    params, runs = table(path)
+    assert list(params.values()) == [
+        {"learning_rate": rate, "gae_lambda": gae} for rate in (1e-4, 1e-2) for gae in (0.9, 1)
+    ]
+    assert len(runs) == 8
+    assert all(state == "done" and len(curve) > 1 for state, _, curve in runs.values())
+
+
+def test_the_same_sweep_in_lanes_and_processes(path, tmp_path):
+    args = ("learning_rate=log:1e-4,1e-2", "--trials", "3", "--seeds", "1-2")
+    sweep(path, *args, "--jobs", "1")
+    sweep(tmp_path / "two.sqlite", *args, "--jobs", "2")
+    sweep(tmp_path / "lanes.sqlite", *args, "--jobs", "1", "--lanes", "4")
+    assert table(path) == table(tmp_path / "two.sqlite")
+    params, runs = table(tmp_path / "lanes.sqlite")
+    assert params == table(path)[0]
+    assert {state for state, _, _ in runs.values()} == {"done"}
+    assert len(runs) == 6
+
+
+def test_auto_lanes_measures_both_ways(path, monkeypatch):
+    from hotloop.sweeps.runner import Runner
+
+    begun, begin = [], Runner._begin
+
+    def note(self, process, units):
+        has_more = begin(self, process, units)
+        begun.append(len(process.work or []))
+        return has_more
+
+    monkeypatch.setattr(Runner, "_begin", note)
+    sweep(path, "learning_rate=log:1e-4,1e-2", "--trials=14", "--jobs=1", "--lanes", "auto")
+    # The first run of a process is not measured; then two alone, and two batches of four.
+    assert begun[:5] == [1, 1, 1, 4, 4]
+    assert len(table(path)[1]) == 14
+
+
+def test_it_is_extended_by_trials_seeds_and_steps_and_nothing_is_repeated(path, capsys):
+    args = ("learning_rate=log:1e-4,1e-2", "--trials", "2")
+    sweep(path, *args)
+    before = table(path)[1]
+    assert main(["sweep", "resume", str(path), "--trials", "3", "--seeds", "1-2"]) == 0
+    after = table(path)[1]
+    assert len(after) == 6
+    assert {key: after[key] for key in before} == before
+    capsys.readouterr()
+    assert main(["sweep", "resume", str(path), "--total-timesteps", "512"]) == 0
+    results = Results(path)
+    assert {one.steps for one in results.runs()} == {256, 512}
+    assert len(results.runs()) == 12
+    results.close()
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes"])
+def test_optunas_samplers(name, path):
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    sweep(
+        path, "learning_rate=log:1e-4,1e-2", "gae_lambda=lin:0.8,1", "--sampler", name, "--trials=5"
+    )
+    first = table(path)[0]
+    assert len({json.dumps(one) for one in first.values()}) == 5
+    assert main(["sweep", "resume", str(path), "--trials", "6"]) == 0
+    assert len(table(path)[0]) == 6
+
+
+def test_trials_that_fail_are_kept_with_their_reason_and_the_sweep_goes_on(
+    path, capsys, monkeypatch
+):
+    # 3 minibatches don't divide 64 transitions; an environment raises.
+    sweep(path, "num_minibatches=3,4", "--sampler", "grid", code=1)
+    told = capsys.readouterr()
+    assert "1 done, 0 pruned, 1 failed" in told.out
+    assert "trial 1 failed: " in told.err
+    assert "num_minibatches" in told.err
+    other = path.with_name("two.sqlite")
+    given = ["--env-id", "tests.toy_envs:Misbehaves", "--env-kwargs", '{"how": "raises", "at": 9}']
+    args = [
+        "sweep",
+        "ppo",
+        *TINY,
+        *given,
+        "--file",
+        str(other),
+        "gae_lambda=0.9,1",
+        "--sampler=grid",
+    ]
+    assert main(args) == 1
+    assert "trial 2 failed: " in capsys.readouterr().err
+    assert main(["sweep", "resume", str(other)]) == 1  # what failed is not tried again
+
+
+def test_a_process_that_is_killed_is_replaced_and_its_run_made_again(path, monkeypatch, capsys):
+    from hotloop.sweeps.runner import Runner
+
+    hear, killed = Runner._hear, []
+
+    def kill_once(self, process, messages):
+        if messages is not None and not killed:
+            killed.append(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+        hear(self, process, messages)
+
+    monkeypatch.setattr(Runner, "_hear", kill_once)
+    args = ("learning_rate=log:1e-4,1e-2", "--trials", "3", "--jobs", "1")
+    sweep(path, *args)
+    monkeypatch.undo()
+    sweep(path.with_name("whole.sqlite"), *args)
+    assert killed
+    assert table(path) == table(path.with_name("whole.sqlite"))
+
+
+def test_a_run_whose_process_dies_again_and_again_fails(path, capsys):
+    given = ["--env-id", "tests.sweeps.deadly:Deadly", "--file", str(path), "--jobs", "1"]
+    assert main(["sweep", "ppo", *TINY, *given, "gae_lambda=0.9,1", "--sampler", "grid"]) == 1
+    assert "its process ended by SIGKILL, as where memory ends" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_sweep_that_is_killed_ten_times_ends_with_the_table_of_one_that_was_not(tmp_path):
+    args = [
+        "learning_rate=log:1e-4,1e-2,4",
+        "gae_lambda=0.9,1",
+        "--sampler",
+        "grid",
+        "--seeds",
+        "1-2",
+    ]
+    command = [sys.executable, "-m", "hotloop", "sweep", "ppo", *TINY, *args, "--file"]
+    whole, cut = tmp_path / "whole.sqlite", tmp_path / "cut.sqlite"
+    subprocess.run([*command, whole], check=True, capture_output=True)
+    chance = random.Random(2)
+    for _ in range(10):
+        process = subprocess.Popen([*command, cut], stdout=subprocess.DEVNULL)
+        time.sleep(chance.uniform(1.0, 8.0))
+        process.kill()
+        process.wait()
+    left_until = time.monotonic() + 20
+    while _workers_of(tmp_path) and time.monotonic() < left_until:
+        time.sleep(0.2)
+    assert not _workers_of(tmp_path)
+    subprocess.run([*command, cut], check=True, capture_output=True)
+    assert table(cut) == table(whole)
+
+
+def _workers_of(directory):
+    """Pool processes that write into a directory."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"hotloop.sweeps.worker" in (one / "cmdline").read_bytes():
+                log = os.readlink(one / "fd" / "2")
+                found += [log] if log.startswith(str(directory)) else []
+    return found
+
+
+def test_pruned_runs_are_stopped_early(path):
+    args = ("learning_rate=1e-12,1e-3,3e-3,1e-2,2e-2,3e-2", "--sampler", "grid", "--jobs", "1")
+    sweep(path, *args, "--pruner", "median", "--total-timesteps", "2048")
+    results = Results(path)
+    runs = results.runs()
+    results.close()
+    stopped = [one for one in runs if one.state == "pruned"]
+    assert all("below the median" in one.reason for one in stopped)
+    assert all(one.curve[-1][0] < 2048 for one in stopped)
+    assert any(one.state == "done" for one in runs)
+
+
+# --- the report ----------------------------------------------------------------------------------
+
+
+def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_path):
+    sweep(
+        path, "learning_rate=1e-12,3e-2", "gae_lambda=0.9,1", "--sampler", "grid", "--seeds", "1-2"
+    )
+    capsys.readouterr()
+    parquet = tmp_path / "runs.parquet"
+    command = ["sweep", "report", str(path), "--test-seeds", "11-13", "--parquet", str(parquet)]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "on 3 fresh seeds: " in out
+    assert "the defaults: " in out
+    assert "difference: " in out
+    directory = tmp_path / "one_report"
+    for name in ("slices", "parallel", "curves"):
+        assert (directory / f"{name}.png").stat().st_size > 2_000
+    assert parquet.stat().st_size > 0
+    preset = directory / "best.toml"
+    trained = ["train", "ppo", "--config", str(preset), "--run-dir", str(tmp_path / "run")]
+    assert main(trained) == 0
+    assert main(["sweep", "report", str(path), "--test-seeds", "2-4"]) != 0
+    assert "must be fresh, and trials were chosen by 2" in capsys.readouterr().err
+    page = (directory / "report.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    program = browser.find()
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(browser.NAMES)} is installed")
+    with contextlib.closing(browser.Browser(program, tmp_path / "browser")) as shown:
+        shown.open(directory / "report.html")
+        drawn = shown.evaluate("[...document.images].map(x => x.naturalWidth)")
+        assert len(drawn) >= 3
+        assert all(width > 300 for width in drawn)
+        assert shown.evaluate("document.querySelectorAll('#trials tbody tr').length") == 4
+        assert not shown.problems
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["learning_rat=0.1", "--trials", "2"], "did you mean 'learning_rate'"),
+        (["learning_rate=log:1e-4,1e-2"], "needs an end: pass `--trials` or `--hours`"),
+        (["learning_rate=log:1e-4,1e-2", "--trials", "0"], "`--trials` must be positive, got 0"),
+        (["learning_rate=0.1", "--sampler", "best", "--trials", "2"], "`--sampler` must be grid"),
+        (
+            ["learning_rate=0.1", "--learning-rate", "1", "--trials", "2"],
+            "swept over, and given too",
+        ),
+        (["learning_rate=0.1", "--metric", "x", "--trials", "2"], "`--metric` must be return or"),
+        (["learning_rate=0.1", "--lanes", "x", "--trials", "2"], "`--lanes` must be how many"),
+        (["learning_rate=0.1", "--space", "no.toml", "--trials", "2"], "`--space` must be TOML"),
+        (["learning_rate=0.1", "--metric", "evaluation", "--trials=2"], "needs `--eval-interval`"),
+        (
+            ["learning_rate=log:1e-5,1e-2,1000", "gae_lambda=lin:0,1,1000", "--sampler", "grid"],
+            "the grid has 1,000,000 points, and a sweep has at most 100,000",
+        ),
+        (["learning_rate=0.1", "--run-dir", "x", "--trials", "2"], "a sweep has no `--run-dir`"),
+    ],
+)
+def test_bad_input(args, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "ppo", *TINY, *args]) != 0
+    assert message in capsys.readouterr().err
+
+
+def test_another_sweep_in_the_file_is_refused(path, capsys):
+    sweep(path, "gae_lambda=0.9,1", "--sampler", "grid")
+    sweep(path, "learning_rate=0.1,0.2", "--sampler", "grid", code=2)
+    assert "has another sweep, of ppo over gae_lambda" in capsys.readouterr().err
+    assert main(["sweep", "resume", str(path.with_name("no.sqlite"))]) != 0
+    assert "there is no " in capsys.readouterr().err
+
+
+def test_without_optuna_the_extra_is_named(path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    sweep(path, "learning_rate=0.1,0.2", "--sampler", "tpe", "--trials", "2", code=2)
+    assert "pip install 'hotloop[sweep]'" in capsys.readouterr().err
+
+
+def test_spaces_in_a_file(path, tmp_path):
+    file = tmp_path / "space.toml"
+    file.write_text('learning_rate = "log:1e-4,1e-2,2"\nhidden_sizes = [[8, 8], [4]]\n')
+    given = [x for x in TINY if x not in ("--hidden-sizes", "8")]
+    command = [
+        "sweep",
+        "ppo",
+        *given,
+        "--space",
+        str(file),
+        "--sampler",
+        "grid",
+        "--file",
+        str(path),
+    ]
+    assert main(command) == 0
+    assert [one["hidden_sizes"] for one in table(path)[0].values()] == [[8, 8], [4]] * 2
