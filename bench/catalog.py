@@ -17,7 +17,7 @@ from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
-from bench.train import asynchronous, lanes, neighbours, pixels, presets, start
+from bench.train import asynchronous, lanes, neighbours, pixels, presets, start, sweeps
 from bench.train import tables as train
 
 
@@ -56,6 +56,7 @@ class Bench(NamedTuple):
 README, OFF_POLICY, PPO = "README.md", "docs/off-policy.md", "docs/ppo.md"
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
+CLUSTER = "docs/cluster.md"
 PEER_CURVES = "--timesteps 100000 --seeds 5 --peer"
 
 BENCHES: dict[str, Bench] = {
@@ -252,6 +253,13 @@ BENCHES: dict[str, Bench] = {
         "10 min",
         runs=("",),
         tables=(Table("docs/runs.md", "lanes table", lanes.lanes_table),),
+    ),
+    "sweep": Bench(
+        "bench.train.sweeps",
+        "forty trials over processes and lanes, beside Optuna with a process for each",
+        "40 min",
+        runs=("",),
+        tables=(Table("docs/sweeps.md", "sweep table", sweeps.sweep_table),),
     ),
     "asynchronous": Bench(
         "bench.train.asynchronous",

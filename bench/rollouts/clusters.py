@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import signal
 import statistics
@@ -39,15 +40,15 @@ def cluster_of(nodes: int) -> Iterator[Any]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
-        from ray.cluster_utils import Cluster
+        from ray import cluster_utils
     except ImportError:
         raise Missing("not installed") from None
-    options = {"object_store_memory": _STORE, "num_cpus": 4}
+    options: dict[str, Any] = {"object_store_memory": _STORE, "num_cpus": 4}
     head = {**options, "num_cpus": 0 if nodes > 1 else 4, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster: Any = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     try:
         added = [cluster.add_node(**options) for _ in range(nodes if nodes > 1 else 0)]
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         cluster.added = added
         yield cluster
     finally:
@@ -81,20 +82,19 @@ class RLlib:
     def __init__(
         self, env_kwargs: Mapping[str, Any], *, workers: int, num_steps: int, waits: bool
     ) -> None:
-        import logging
-
         from ray import tune
         from ray.rllib.algorithms.ppo import PPOConfig
         from ray.rllib.execution.rollout_ops import synchronous_parallel_sample
 
         logging.disable(logging.WARNING)
         tune.register_env("uneven", make_uneven)
-        config = PPOConfig().environment("uneven", env_config=dict(env_kwargs))
+        config: Any = PPOConfig().environment("uneven", env_config=dict(env_kwargs))
         config = config.env_runners(
             num_env_runners=workers,
             num_cpus_per_env_runner=_SHARE,
             rollout_fragment_length=num_steps,
         ).rl_module(model_config={"fcnet_hiddens": [16]})
+        config = config.training(train_batch_size_per_learner=workers * num_steps)
         self.num_envs = workers
         self._algorithm = config.build_algo()
         self._group: Any = self._algorithm.env_runner_group

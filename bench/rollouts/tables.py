@@ -182,3 +182,64 @@ def auto_table() -> str:
             ]
         )
     return table(*rows)
+
+
+def ray_table() -> str:
+    """Uneven steps by actors of Ray, beside RLlib's."""
+    result = storage.load("rollouts_ray")
+    rows = [["", "workers", "nodes", "learner", "transitions/s", "of the ideal"]]
+    for name, way in result["ways"].items():
+        how, _, many = name.partition(", ")
+        if how not in result["about"]:
+            continue
+        count = result["many" if many else "workers"]
+        about = [result["about"][how], f"{count}", f"{result['nodes'] if many else 1}"]
+        if "missing" in way:
+            rows.append([*about, "", why(way["missing"]), ""])
+            continue
+        for load in ("0%", f"{result['load']:.0%}"):
+            if f"rate {load}" in way:
+                learner = "idle" if load == "0%" else f"{load} of the time"
+                rate = scaled(way[f"rate {load}"], 1.0)
+                rows.append([*about, learner, rate, _percent(way[f"of_ideal {load}"])])
+                about = [""] * 3
+    return table(*rows)
+
+
+def ray_costs_table() -> str:
+    """What a fragment, a start and a loss cost on Ray."""
+    ways = storage.load("rollouts_ray")["ways"]
+    own, actor = ways["fragment inline"], ways["fragment ray barrier"]
+    start, lost = ways["start"], ways["recovery"]
+    more = actor["seconds"]["median"] - own["seconds"]["median"]
+    return table(
+        ["", ""],
+        ["a fragment of 128 steps of 8 environments beyond stepping them, ms", f"{more * 1e3:.1f}"],
+        ["starting Ray, s", scaled(start["ray_s"], 1.0)],
+        ["starting all workers, s", scaled(start["ready_s"], 1.0)],
+        ["of it each worker's process on a core, s", scaled(start["cpu_s"], 1.0)],
+        ["an actor is killed: until its work goes on, s", scaled(lost["actor_median_s"], 1.0)],
+        ["at worst, s", scaled(lost["actor_worst_s"], 1.0)],
+        ["a node is lost: until its work goes on, s", scaled(lost["node_median_s"], 1.0)],
+        ["at worst, s", scaled(lost["node_worst_s"], 1.0)],
+    )
+
+
+def plan_table() -> str:
+    """What is forecast beside what is measured."""
+    result = storage.load("rollouts_plan")
+    rows = [["schedule", "nodes", "workers", "forecast/s", "measured/s", "forecast / measured"]]
+    for row in sorted(result["rows"], key=lambda row: row["schedule"]):
+        about = [f"`{row['schedule']}`", f"{row['nodes']}", f"{row['workers']}"]
+        about.append(f"{row['forecast']:,.0f}")
+        if "missing" in row:
+            rows.append([*about, why(row["missing"]), ""])
+            continue
+        rate = row["rate 0%"]
+        rows.append([*about, scaled(rate, 1.0), times(row["forecast"] / rate["median"])])
+    for one in result["only"]:
+        nodes = one["workers"] // 8
+        rows.append(
+            ["`async`", f"{nodes}", f"{one['workers']:,}", f"{one['steps_per_s']:,.0f}", "–", ""]
+        )
+    return table(*rows)

@@ -273,7 +273,10 @@ def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_pa
         ),
         (["learning_rate=0.1", "--metric", "x", "--trials", "2"], "`--metric` must be return or"),
         (["learning_rate=0.1", "--lanes", "x", "--trials", "2"], "`--lanes` must be how many"),
-        (["learning_rate=0.1", "--space", "no.toml", "--trials", "2"], "`--space` must be TOML"),
+        (
+            ["learning_rate=0.1", "--space", "no.toml", "--trials", "2"],
+            "`--space` must be a TOML file",
+        ),
         (["learning_rate=0.1", "--metric", "evaluation", "--trials=2"], "needs `--eval-interval`"),
         (
             ["learning_rate=log:1e-5,1e-2,1000", "gae_lambda=lin:0,1,1000", "--sampler", "grid"],
@@ -298,7 +301,7 @@ def test_another_sweep_in_the_file_is_refused(path, capsys):
 
 def test_without_optuna_the_extra_is_named(path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    sweep(path, "learning_rate=0.1,0.2", "--sampler", "tpe", "--trials", "2", code=2)
+    sweep(path, "learning_rate=0.1,0.2", "--sampler", "tpe", "--trials", "2", code=1)
     assert "pip install 'hotloop[sweep]'" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from hotloop.cli import need, tell
 from hotloop.cli.sweep import opened, plan_of
-from hotloop.cli.sweep_table import print_best, scored, told
+from hotloop.cli.sweep_table import ordered, print_best, scored, told
 from hotloop.errors import ConfigError
 from hotloop.statistics import bootstrap_interval, interquartile_mean, stratified_interval
 from hotloop.types import Array
@@ -199,10 +199,7 @@ def _write_page(
     from hotloop.profiler.render.html import Before, Section
     from hotloop.profiler.render.html.tables import escaped
 
-    trials = sorted(
-        (one for one in runner.trials if one.number),
-        key=lambda one: -(standing.score(one.number) or -np.inf),
-    )
+    trials = ordered(runner)
     names = list(results.get("space"))
     head = "".join(f"<th>{escaped(x)}</th>" for x in ("trial", *names, "score", "state", "why"))
     rows: list[str] = []

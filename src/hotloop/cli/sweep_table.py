@@ -17,6 +17,7 @@ from hotloop.durations import duration
 from hotloop.statistics import bootstrap_interval
 
 if TYPE_CHECKING:
+    from hotloop.sweeps import Trial
     from hotloop.sweeps.runner import Plan, Runner, Standing
 
 _MOST_ROWS = 10
@@ -88,15 +89,21 @@ class Shown:
         table.title, table.title_justify = Text(text), "left"
         for heading in ("trial", "options", "state", "score"):
             table.add_column(heading)
-        ordered = sorted(
-            (one for one in runner.trials if one.number),
-            key=lambda one: -(standing.score(one.number) or -np.inf),
-        )
-        for one in ordered[:_MOST_ROWS]:
+        for one in ordered(runner)[:_MOST_ROWS]:
             number = one.number
             state = standing.state(number)
             table.add_row(f"{number}", told(one.params), state, scored(standing, number))
         return table
+
+
+def ordered(runner: Runner) -> list[Trial]:
+    """Return all trials, the best first, and those whose score is not known last."""
+
+    def place(one: Trial) -> tuple[bool, float]:
+        score = runner.standing.score(one.number)
+        return score is None, -(score or 0.0)
+
+    return sorted((one for one in runner.trials if one.number), key=place)
 
 
 def told(params: dict[str, Any]) -> str:
@@ -127,8 +134,7 @@ def print_best(runner: Runner) -> int:
     standing = runner.standing
     trials = [one for one in runner.trials if one.number]
     states = {one.number: standing.state(one.number) for one in trials}
-    done = [one for one in trials if states[one.number] == "done"]
-    done.sort(key=lambda one: -(standing.score(one.number) or 0.0))
+    done = [one for one in ordered(runner) if states[one.number] == "done"]
     counts = [f"{list(states.values()).count(x)} {x}" for x in ("done", "pruned", "failed")]
     print(f"\n{len(trials)} trials: {', '.join(counts)}; {runner.results.path}")
     if done:

@@ -293,7 +293,7 @@ class Runner:
 
     def _measure(self, process: Process, is_whole: bool) -> None:
         """Note how many trainings a second a process has made."""
-        began_s, lanes = self._begun.pop(process.pid)
+        began_s, lanes = self._begun.pop(process.pid, (0.0, 0))
         if is_whole and lanes in self._rates and process.has_trained:
             self._rates[lanes].append(lanes / (time.monotonic() - began_s))
 

@@ -83,7 +83,7 @@ class Sampler:
             name: one.values[trial.params[name]] if isinstance(one, Choices) else trial.params[name]
             for name, one in self._space.items()
         }
-        return params, {"system": trial.system_attrs}
+        return params, {"system": study.trials[-1].system_attrs}
 
     def _distributions(self) -> dict[str, Any]:
         found: dict[str, Any] = {}

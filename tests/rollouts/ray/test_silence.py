@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 
+import numpy as np
 import pytest
 
 from hotloop.algorithms import appo
@@ -108,6 +109,23 @@ def test_a_part_that_was_made_is_sent_again_and_not_made_again(tmp_path, monkeyp
     assert len(lost) == 3
     assert told["dropped"] == {}
     assert_same(tmp_path / "whole", tmp_path / "lossy")
+
+
+def test_a_store_that_others_have_filled_holds_nobody_up(tmp_path):
+    """Ray writes to disk what has no room: fragments of 13 MB beside 90 of 100 MB that are held."""
+    held = [ray.put(np.zeros(30 * 2**20, np.uint8)) for _ in range(3)]
+    told = train(
+        tmp_path / "run",
+        appo,
+        Wide,
+        env_kwargs={"size": 50_000},
+        backend="ray",
+        schedule="async",
+        total_timesteps=64 * 6,
+    ).accounting
+    assert told["trained"] == 64 * 6
+    assert_adds_up(told)
+    assert len(held) == 3
 
 
 def test_a_store_that_is_too_small_is_refused_with_what_it_takes(tmp_path):

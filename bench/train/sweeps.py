@@ -1,0 +1,187 @@
+"""Sweeps: the same trials one after another, over processes, in lanes, and as others run them.
+
+    python -m bench sweep
+    python -m bench sweep --rounds 1 --trials 8 --timesteps 8192
+
+Trials of PPO on CartPole, whose learning rates are drawn at random, each with one seed. Ways take
+turns; each is a command of its own, from its start to its end:
+
+- `1 process`, `2 processes`: `hotloop sweep` with `--jobs`.
+- `1 process, lanes`, `2 processes, lanes`: the same with `--lanes`.
+- `a process a trial`: `hotloop train` for each, two at a time, as one would without a sweep.
+- `Optuna, Stable-Baselines3`: a process for each trial, two at a time, as rl-zoo does it: imports,
+  environments and all, with the same hyper-parameters and one thread each.
+
+Stored in `sweep.json`: `ways`, by name: `about`, `seconds`; `serial`, the share of the work that
+does not get faster with processes, by Amdahl's law of 1 and 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import storage
+from bench.markdown import scaled, table, times
+from bench.measuring import spread
+
+_SETTINGS = {"num_envs": 8, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4}
+_SB3 = """
+import sys
+import torch
+torch.set_num_threads(1)
+import optuna
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+rate, steps = float(sys.argv[1]), int(sys.argv[2])
+envs = make_vec_env("CartPole-v1", n_envs=8, seed=1)
+PPO("MlpPolicy", envs, learning_rate=rate, n_steps=128, batch_size=256, n_epochs=4, seed=1,
+    device="cpu").learn(steps)
+"""
+
+
+def rates(count: int) -> list[float]:
+    """Learning rates of the trials."""
+    return (10.0 ** np.random.default_rng(0).uniform(-4, -2, count)).tolist()
+
+
+def sweep(count: int, steps: int, jobs: int, lanes: int) -> float:
+    """Seconds of `hotloop sweep`."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = {**_SETTINGS, "total_timesteps": steps, "env_id": "CartPole-v1"}
+        given = [f"--{name.replace('_', '-')}={x}" for name, x in options.items()]
+        space = f"learning_rate={','.join(map(repr, rates(count)))}"
+        command = [sys.executable, "-m", "hotloop", "sweep", "ppo", *given, space]
+        command += ["--sampler", "grid", "--jobs", str(jobs), "--lanes", str(lanes)]
+        command += ["--file", str(Path(folder) / "sweep.sqlite")]
+        began = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        return time.perf_counter() - began
+
+
+def each(make: Callable[[float, str], list[str]], count: int, at_once: int = 2) -> float:
+    """Seconds of a process for each trial, some at a time."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        left, running = rates(count), []
+        while left or running:
+            while left and len(running) < at_once:
+                command = make(left.pop(), str(Path(folder) / f"{len(left)}"))
+                environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+                running.append(
+                    subprocess.Popen(
+                        command,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                        env=environment,
+                    )
+                )
+            time.sleep(0.01)
+            for process in [one for one in running if one.poll() is not None]:
+                assert process.returncode == 0, process.args
+                running.remove(process)
+        return time.perf_counter() - began
+
+
+def hotloop_train(steps: int) -> Callable[[float, str], list[str]]:
+    """A command for each trial."""
+    options = {**_SETTINGS, "total_timesteps": steps, "env_id": "CartPole-v1"}
+    given = [f"--{name.replace('_', '-')}={x}" for name, x in options.items()]
+
+    def make(rate: float, directory: str) -> list[str]:
+        own = [f"--learning-rate={rate!r}", f"--run-dir={directory}"]
+        return [sys.executable, "-m", "hotloop", "train", "ppo", *given, *own]
+
+    return make
+
+
+def sweep_table() -> str:
+    """One row for each way."""
+    stored = storage.load("sweep")
+    ways = stored["ways"]
+    one = ways["1 process"]["seconds"]["median"]
+    head = f"{stored['trials']} trials of PPO CartPole-v1, {stored['timesteps']:,} steps each"
+    rows = [[head, "s", "a trial, s", "times one after another"]]
+    for way in ways.values():
+        seconds = way["seconds"]
+        each_s = seconds["median"] / stored["trials"]
+        ratio = times(one / seconds["median"])
+        rows.append([way["about"], scaled(seconds, 1.0), f"{each_s:.2f}", ratio])
+    return table(*rows)
+
+
+def main() -> int:
+    """Measure, print, store."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench sweep",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--timesteps", type=int, default=20_480)
+    parser.add_argument("--lanes", type=int, default=4)
+    options = parser.parse_args()
+    count, steps, lanes = options.trials, options.timesteps, options.lanes
+    ways: dict[str, tuple[str, Callable[[], float]]] = {
+        "1 process": ("one after another", lambda: sweep(count, steps, 1, 1)),
+        "2 processes": ("two processes", lambda: sweep(count, steps, 2, 1)),
+        "1 process, lanes": (f"one process, {lanes} lanes", lambda: sweep(count, steps, 1, lanes)),
+        "2 processes, lanes": (
+            f"two processes, {lanes} lanes each",
+            lambda: sweep(count, steps, 2, lanes),
+        ),
+        "a process a trial": (
+            "`hotloop train` for each, two at a time",
+            lambda: each(hotloop_train(steps), count),
+        ),
+        "sb3": (
+            "Stable-Baselines3 and Optuna, a process for each, two at a time",
+            lambda: each(
+                lambda rate, _: [sys.executable, "-c", _SB3, repr(rate), str(steps)], count
+            ),
+        ),
+    }
+    sweep(2, steps, 1, 1)  # the update is compiled once, for all
+    sweep(lanes, steps, 1, lanes)
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(options.rounds):
+        for name in list(ways)[:: 1 if number % 2 == 0 else -1]:
+            taken[name].append(ways[name][1]())
+            print(f"  {name}: {taken[name][-1]:.1f} s", flush=True)
+    result: dict[str, Any] = {
+        name: {"about": ways[name][0], "seconds": spread(series)} for name, series in taken.items()
+    }
+    one, two = (result[name]["seconds"]["median"] for name in ("1 process", "2 processes"))
+    # Amdahl: T(2) / T(1) = s + (1 − s) / 2.
+    serial = max(0.0, 2 * two / one - 1)
+    for name, way in result.items():
+        print(f"{name:22} {json.dumps(way['seconds'])}, {one / way['seconds']['median']:.2f} ×")
+    print(f"serial by Amdahl's law: {serial:.1%}")
+    storage.save(
+        "sweep",
+        {
+            "trials": count,
+            "timesteps": steps,
+            "rounds": options.rounds,
+            "lanes": lanes,
+            "ways": result,
+            "serial": serial,
+        },
+        peers=("stable-baselines3", "optuna"),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
