@@ -12,8 +12,9 @@ turns; each is a command of its own, from its start to its end:
 - `Optuna, Stable-Baselines3`: a process for each trial, two at a time, as rl-zoo does it: imports,
   environments and all, with the same hyper-parameters and one thread each.
 
-Stored in `sweep.json`: `ways`, by name: `about`, `seconds`; `serial`, the share of the work that
-does not get faster with processes, by Amdahl's law of 1 and 2.
+Stored in `sweep.json`, of other sizes in `sweep_<trials>x<steps>.json`: `ways`, by name: `about`,
+`seconds`; `serial`, the share of the work that does not get faster with processes, by Amdahl's law
+of 1 and 2.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--timesteps", type=int, default=20_480)
     parser.add_argument("--lanes", type=int, default=4)
+    parser.add_argument("--way", action="append", help="1 process, 2 processes …; again for more")
     options = parser.parse_args()
     count, steps, lanes = options.trials, options.timesteps, options.lanes
     ways: dict[str, tuple[str, Callable[[], float]]] = {
@@ -152,11 +154,12 @@ def main() -> int:
             ),
         ),
     }
+    asked = options.way or list(ways)
     sweep(2, steps, 1, 1)  # the update is compiled once, for all
     sweep(lanes, steps, 1, lanes)
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    taken: dict[str, list[float]] = {name: [] for name in ways if name in asked}
     for number in range(options.rounds):
-        for name in list(ways)[:: 1 if number % 2 == 0 else -1]:
+        for name in list(taken)[:: 1 if number % 2 == 0 else -1]:
             taken[name].append(ways[name][1]())
             print(f"  {name}: {taken[name][-1]:.1f} s", flush=True)
     result: dict[str, Any] = {
@@ -168,8 +171,9 @@ def main() -> int:
     for name, way in result.items():
         print(f"{name:22} {json.dumps(way['seconds'])}, {one / way['seconds']['median']:.2f} ×")
     print(f"serial by Amdahl's law: {serial:.1%}")
+    is_usual = (count, steps) == (parser.get_default("trials"), parser.get_default("timesteps"))
     storage.save(
-        "sweep",
+        "sweep" if is_usual else f"sweep_{count}x{steps}",
         {
             "trials": count,
             "timesteps": steps,
