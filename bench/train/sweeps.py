@@ -107,17 +107,18 @@ def hotloop_train(steps: int) -> Callable[[float, str], list[str]]:
 
 
 def sweep_table() -> str:
-    """One row for each way."""
-    stored = storage.load("sweep")
-    ways = stored["ways"]
-    one = ways["1 process"]["seconds"]["median"]
-    head = f"{stored['trials']} trials of PPO CartPole-v1, {stored['timesteps']:,} steps each"
-    rows = [[head, "s", "a trial, s", "times one after another"]]
-    for way in ways.values():
-        seconds = way["seconds"]
-        each_s = seconds["median"] / stored["trials"]
-        ratio = times(one / seconds["median"])
-        rows.append([way["about"], scaled(seconds, 1.0), f"{each_s:.2f}", ratio])
+    """One row for each way, of many short trials and of some longer ones."""
+    rows = [["trials of PPO CartPole-v1", "", "s", "a trial, s", "times one after another"]]
+    for name in ("sweep", "sweep_20x102400"):
+        stored = storage.load(name)
+        one = stored["ways"]["1 process"]["seconds"]["median"]
+        about = f"{stored['trials']} of {stored['timesteps']:,} steps"
+        for way in stored["ways"].values():
+            seconds = way["seconds"]
+            each_s = seconds["median"] / stored["trials"]
+            ratio = times(one / seconds["median"])
+            rows.append([about, way["about"], scaled(seconds, 1.0), f"{each_s:.2f}", ratio])
+            about = ""
     return table(*rows)
 
 

@@ -29,10 +29,12 @@ def test_signed_rank_is_scipys_exact_test():
 
 def test_the_median_stops_who_is_below_it_but_not_at_the_start_nor_among_few():
     pruner, others = Pruner("median", STEPS), [run(k, slope=k) for k in range(1, 6)]
-    assert "below the median of 5 runs" in pruner.why_stop([(900, 9.0)], others)
-    assert not pruner.why_stop([(900, 50.0)], others)
+    assert "below the median of 5 runs" in pruner.why_stop([(600, 6.0)], others)
+    assert "below the median" in pruner.why_stop([(1100, 9.0), (1300, 9.0)], others)  # past 2/3
+    assert not pruner.why_stop([(600, 50.0)], others)
+    assert not pruner.why_stop([(600, 9.0), (700, 0.0)], others)  # between 1/3 and 2/3
     assert not pruner.why_stop([(200, 0.0)], others)
-    assert not pruner.why_stop([(900, 9.0)], others[:3])
+    assert not pruner.why_stop([(600, 6.0)], others[:3])
 
 
 def test_asha_lets_the_best_third_pass_a_rung():
@@ -40,7 +42,7 @@ def test_asha_lets_the_best_third_pass_a_rung():
     rung = STEPS // 3
     assert "5 of 5 runs were better" in pruner.why_stop([(rung, 0.0)], others)
     assert not pruner.why_stop([(rung, 25.0)], others)  # one is better
-    assert not pruner.why_stop([(rung + 300, 0.0)], others)  # between rungs
+    assert not pruner.why_stop([(rung, 25.0), (rung + 300, 0.0)], others)  # past the last rung
     assert not pruner.why_stop([(rung, 0.0)], [])
 
 

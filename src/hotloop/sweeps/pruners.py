@@ -11,15 +11,18 @@ from hotloop.sweeps.results import Run
 
 PRUNERS = {
     "none": "all runs go to their end",
-    "median": "a run that is below the median of others at the same step is stopped",
+    "median": "a run that is below the median of others at 1/3 or 2/3 of its steps is stopped",
     "asha": "a run goes on past 1/9 and 1/3 of its steps if it is among the best third there",
     "wilcoxon": "a trial that is worse than the best one on the same seeds gets no more of them",
 }
 # Of a run's steps, reports are kept of so many.
 NUM_REPORTS = 18
-_FIRST_SHARE = 1 / 6  # median: before it nothing is stopped
+# At these of them runs are compared: at each one half of the runs, or two thirds, may be stopped.
+_RUNGS = {
+    "median": (NUM_REPORTS // 3, 2 * NUM_REPORTS // 3),
+    "asha": (NUM_REPORTS // 9, NUM_REPORTS // 3),
+}
 _LEAST_OTHERS = 4
-_RUNGS = (NUM_REPORTS // 9, NUM_REPORTS // 3)
 _ETA = 3
 _LEVEL = 0.1
 
@@ -51,14 +54,14 @@ class Pruner:
             curve: of the run.
             others: runs of other trials.
         """
-        if self.name not in ("median", "asha") or not curve:
+        if self.name not in _RUNGS or not curve:
             return ""
         timesteps, score = curve[-1]
-        rung = self.rung(timesteps)
-        if self.name == "median" and timesteps < _FIRST_SHARE * self._steps:
+        rung, before = self.rung(timesteps), self.rung(curve[-2][0]) if len(curve) > 1 else 0
+        passed = [one for one in _RUNGS[self.name] if before < one <= rung]
+        if not passed:
             return ""
-        if self.name == "asha" and rung not in _RUNGS:
-            return ""
+        rung = passed[-1]
         there = [one for one in (self._at(run.curve, rung) for run in others) if one is not None]
         if self.name == "median":
             if len(there) < _LEAST_OTHERS or score >= statistics.median(there):
