@@ -16,7 +16,6 @@ class WorkerAccount:
 
     Attributes:
         worker: its number.
-        node: of the cluster, where it was last; empty: this machine.
         steps: transitions of its environments.
         restarts: how often its process was replaced.
         env_failures: how often one of its environments failed and was made anew.
@@ -25,10 +24,10 @@ class WorkerAccount:
         step_p50_s, step_p99_s: of a step of its environments, the resets in it included.
         reset_p50_s, reset_p99_s: of a reset; NaN where there was none.
         lived_s: time of its processes.
+        node: of a cluster, where it was last; empty: this machine.
     """
 
     worker: int
-    node: str = ""
     steps: int = 0
     restarts: int = 0
     env_failures: int = 0
@@ -41,6 +40,7 @@ class WorkerAccount:
     reset_p50_s: float = float("nan")
     reset_p99_s: float = float("nan")
     lived_s: float = 0.0
+    node: str = ""
 
     @property
     def active_steps_per_s(self) -> float:

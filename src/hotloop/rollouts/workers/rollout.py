@@ -405,6 +405,7 @@ class ProcessRollout:
                     steps=self._num_envs * steps,
                     restarts=self._supervisor.restarts[worker],
                     env_failures=self._supervisor.env_failures[worker],
+                    node="",
                     **shares_of(timing.merge(own)),
                 )
             )
