@@ -1,10 +1,12 @@
 """Actors of Ray: the same runs as with processes, every transition counted, failures mended."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,10 @@ from tests import toy_envs
 from tests.uneven_envs import Dawdling
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+# Which processes are ours: what is started inherits it.
+MARK = "HOTLOOP_TEST_PROCESS"
+os.environ[MARK] = str(os.getpid())
 
 SMALL = {
     "num_steps": 16,
@@ -215,6 +221,13 @@ def test_it_starts_a_ray_of_its_own_and_leaves_none(tmp_path):
 
 
 def pids_of(*pattern):
-    """Process numbers that `pgrep` finds."""
+    """Process numbers that `pgrep` finds, of what this process has started."""
     found = subprocess.run(["pgrep", *pattern], capture_output=True, text=True).stdout
-    return [int(pid) for pid in found.split()]
+    return [int(pid) for pid in found.split() if _is_own(int(pid))]
+
+
+def _is_own(pid):
+    with contextlib.suppress(OSError):
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return f"{MARK}={os.environ[MARK]}".encode() in environment
+    return False
