@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from hotloop.cli import pictures, starving
+from hotloop.cli.workers import print_nodes
 from hotloop.errors import ProfileError, RunDirectoryError
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def run(args: list[str]) -> int:
         print_findings(found, file=sys.stdout)
         if learned is not None:
             starving.print_of_run(directory)
+            print_nodes(directory)
     if options.html:
         from hotloop.profiler.render import html
 

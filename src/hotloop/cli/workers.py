@@ -44,6 +44,17 @@ def print_workers(run_dir: Path) -> None:
         print(text)
 
 
+def print_nodes(run_dir: Path) -> None:
+    """Print the workers of a cluster by node; nothing where a run was on one machine."""
+    try:
+        workers = json.loads((run_dir / "accounting.json").read_text(encoding="utf-8"))["workers"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if any(one.get("node") for one in workers):
+        _print_table(workers)
+        _print_clocks(run_dir)
+
+
 def balance(told: dict[str, Any]) -> str:
     """collected = trained + dropped + in flight, with the reasons."""
     dropped = told["dropped"]

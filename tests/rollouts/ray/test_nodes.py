@@ -14,6 +14,7 @@ import pytest
 
 from hotloop import timing
 from hotloop.algorithms import appo, ppo
+from hotloop.cli import main
 from hotloop.errors import ConfigError
 from hotloop.runs import RunDirectory
 from tests.rollouts.ray.test_ray import SMALL, assert_adds_up, pids_of
@@ -76,7 +77,7 @@ def test_a_node_that_is_lost_is_done_without_and_one_that_is_added_is_used(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_other_nodes_record_is_fetched_and_told_by_node(tmp_path):
+def test_what_other_nodes_record_is_fetched_and_told_by_node(tmp_path, capsys):
     with cluster_of(2, 2) as cluster, joined_to(cluster):
         config = config_of(tmp_path / "run", workers=4, workers_per_node=2, num_minibatches=1)
         told = ppo.train(config).accounting
@@ -97,6 +98,10 @@ def test_what_other_nodes_record_is_fetched_and_told_by_node(tmp_path):
     assert all(one.state == "complete" for one in recordings)
     clocks = json.loads((tmp_path / "run" / "timing" / "clocks.json").read_text())
     assert clocks["others"] == {}  # they are nodes of the same machine
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert all(node[:8] in out for node in others)
 
 
 @pytest.mark.slow
