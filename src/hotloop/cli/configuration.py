@@ -16,6 +16,20 @@ from hotloop.system.files import read_regular, written_whole
 _NONE = "none"
 
 
+def toml_loads(text: str) -> dict[str, Any]:
+    """Return what a text in TOML holds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib as toml
+    else:
+        import tomli as toml  # pyright: ignore[reportMissingImports]
+
+    return toml.loads(text)
+
+
 def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
     """Return the options that a file has.
 
@@ -30,13 +44,8 @@ def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
     """
     from hotloop.training.options.constraints import check_value, type_hints
 
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml  # pyright: ignore[reportMissingImports]
-
     try:
-        options = toml.loads(read_regular(Path(path)).decode("utf-8"))
+        options = toml_loads(read_regular(Path(path)).decode("utf-8"))
     except OSError as error:
         raise ConfigError(
             f"`--config` must be a TOML file, got {path} ({error.strerror or error}): `hotloop "

@@ -216,11 +216,10 @@ def _advice(last: Planned, cluster: Cluster, measured: Measured) -> str:
 def _plot(planned: list[Planned], path: Path) -> None:
     """Draw throughput against workers."""
     need("matplotlib", extra="train", purpose="drawing a curve")
-    from matplotlib.figure import Figure
-
     from hotloop.errors import OutputError
+    from hotloop.runs.plots import new_figure
 
-    figure = Figure((6, 4), layout="constrained")
+    figure = new_figure(6, 4)
     axes = figure.subplots()
     workers = [one.workers for one in planned]
     axes.plot(workers, [one.ideal_per_s for one in planned], "--", color="0.6", label="ideal")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,9 +52,7 @@ _MORE = ("trials", "seeds", "hours", "jobs", "lanes", "pruner", "join")
 def run(args: list[str]) -> int:
     """Sweep; see `hotloop sweep --help`."""
     if not args or args[0] in ("-h", "--help"):
-        usage = _parser().format_help().partition("options:\n")[2]
-        print(HELP.format(options=usage), end="")
-        return 0 if args else 2
+        return _help(0 if args else 2)
     if args[0] == "report":
         from hotloop.cli.sweep_report import run as report
 
@@ -63,14 +60,19 @@ def run(args: list[str]) -> int:
     if args[0] == "bandit":
         return _bandit(args[1:])
     if "--help" in args or "-h" in args:
-        print(HELP.format(options=_parser().format_help().partition("options:\n")[2]), end="")
-        return 0
+        return _help(0)
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
         need(module, extra="train", purpose="training")
     if args[0] == "resume":
         return _resume(args[1:])
     own, rest = _parser().parse_known_args(args[1:])
     return _sweep(args[0], own, rest)
+
+
+def _help(code: int) -> int:
+    """Print the help; return the exit code."""
+    print(HELP.format(options=_parser().format_help().partition("options:\n")[2]), end="")
+    return code
 
 
 def _bandit(args: list[str]) -> int:
@@ -125,8 +127,7 @@ def _sweep(name: str, own: argparse.Namespace, rest: list[str]) -> int:
     from hotloop.training.options import to_json
 
     algorithm = find(name)
-    spaces = [x for x in rest if not x.startswith("-") and x.partition("=")[0].isidentifier()]
-    spaces = [x for x in spaces if "=" in x]
+    spaces = [x for x in rest if "=" in x and x.partition("=")[0].isidentifier()]
     args = [x for x in rest if x not in spaces]
     texts: dict[str, Any] = {**_of_file(own.space), **texts_of(spaces)}
     space = parse(texts, algorithm.config)
@@ -174,13 +175,10 @@ def _of_file(path: Path | None) -> dict[str, Any]:
     """Return spaces of a TOML file: of each option a text, or a list of values."""
     if path is None:
         return {}
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml  # pyright: ignore[reportMissingImports]
+    from hotloop.cli.configuration import toml_loads
 
     try:
-        return toml.loads(path.read_text(encoding="utf-8"))
+        return toml_loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"`--space` must be a TOML file, got {path} ({error.strerror})"

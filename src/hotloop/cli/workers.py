@@ -20,9 +20,8 @@ _MIN_SHARE = 0.002
 
 def print_workers(run_dir: Path) -> None:
     """Print what `accounting.json` says; nothing where a run has none."""
-    try:
-        told = json.loads((run_dir / "accounting.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    told = _account(run_dir)
+    if told is None:
         return
     workers = told["workers"]
     if workers:
@@ -46,13 +45,18 @@ def print_workers(run_dir: Path) -> None:
 
 def print_nodes(run_dir: Path) -> None:
     """Print the workers of a cluster by node; nothing where a run was on one machine."""
-    try:
-        workers = json.loads((run_dir / "accounting.json").read_text(encoding="utf-8"))["workers"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
+    workers = (_account(run_dir) or {}).get("workers", [])
     if any(one.get("node") for one in workers):
         _print_table(workers)
         _print_clocks(run_dir)
+
+
+def _account(run_dir: Path) -> dict[str, Any] | None:
+    """Return what a run says of its workers; None where it says nothing."""
+    try:
+        return json.loads((run_dir / "accounting.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def balance(told: dict[str, Any]) -> str:

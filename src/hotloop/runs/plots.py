@@ -43,7 +43,7 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
         MissingExtraError: matplotlib is not installed.
         OutputError, RunDirectoryError: the picture can't be written.
     """
-    figure = _figure(7, 4)
+    figure = new_figure(7, 4)
     lines = run.metrics()
     steps, returns = episodes_in(lines)
     evaluations = [
@@ -98,7 +98,7 @@ def comparison_plot(
         panels.setdefault(group.env_id, []).append(group)
     num_columns = min(len(panels), 3)
     num_rows = -(-len(panels) // num_columns)
-    figure = _figure(7 if len(panels) == 1 else 5.5 * num_columns, 4.5 * num_rows)
+    figure = new_figure(7 if len(panels) == 1 else 5.5 * num_columns, 4.5 * num_rows)
     all_axes = figure.subplots(num_rows, num_columns, squeeze=False).flat
     for axes in all_axes[len(panels) :]:
         axes.remove()
@@ -132,12 +132,12 @@ def _draw_group(axes: Any, group: Group, points: Array, width: float, *, color: 
 
 def warm_up() -> None:
     """Load all that a drawing needs, fonts too, before there is something to draw."""
-    figure = _figure(1, 1)
+    figure = new_figure(1, 1)
     figure.subplots().set_title("0")
     figure.savefig(io.BytesIO())
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """A figure without pyplot: no global state, no window, no backend to choose."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.errors import MissingExtraError
+from hotloop.runs.plots import new_figure
 from hotloop.sweeps.results import Run, Trial
 from hotloop.sweeps.spaces import Choices, Range, Space, values
 
@@ -17,21 +17,6 @@ if TYPE_CHECKING:
 
 _PANEL = 2.8
 _MOST_CURVES = 200
-
-
-def figure(width: float, height: float) -> Figure:
-    """Return an empty one.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            f"pictures need matplotlib ({error}): pip install 'hotloop[train]'"
-        ) from error
-    return Figure((width, height), layout="constrained")
 
 
 def _place(one: Choices | Range, value: Any) -> float:
@@ -55,7 +40,7 @@ def _ticks(one: Choices | Range) -> tuple[list[float], list[str]] | None:
 
 def slices(space: Space, trials: Sequence[Trial], scores: Mapping[int, float]) -> Figure:
     """Each trial's score over each option."""
-    drawn = figure(max(_PANEL * len(space), 4.0), 3.0)
+    drawn = new_figure(max(_PANEL * len(space), 4.0), 3.0)
     axes = drawn.subplots(1, len(space), sharey=True, squeeze=False)[0]
     known = [one for one in trials if one.number in scores]
     for axis, (name, one) in zip(axes, space.items(), strict=True):
@@ -74,7 +59,7 @@ def parallel(space: Space, trials: Sequence[Trial], scores: Mapping[int, float])
     """A line for each trial through its options and its score; the better ones are drawn last."""
     from matplotlib import colormaps
 
-    drawn = figure(max(1.6 * (len(space) + 1), 4.0), 3.4)
+    drawn = new_figure(max(1.6 * (len(space) + 1), 4.0), 3.4)
     axes = drawn.subplots()
     known = sorted((one for one in trials if one.number in scores), key=lambda x: scores[x.number])
     ends: list[tuple[float, float]] = []
@@ -114,7 +99,7 @@ def parallel(space: Space, trials: Sequence[Trial], scores: Mapping[int, float])
 
 def curves(runs: Sequence[Run], best: int | None) -> Figure:
     """Scores as they were reported, of the best trial, of stopped runs and of the others."""
-    drawn = figure(6.0, 3.6)
+    drawn = new_figure(6.0, 3.6)
     axes = drawn.subplots()
     looks: dict[str, dict[str, Any]] = {
         "others": {"color": "0.8", "linewidth": 0.8},
@@ -139,7 +124,7 @@ def curves(runs: Sequence[Run], best: int | None) -> Figure:
 
 def importance(shares: Mapping[str, float]) -> Figure:
     """A bar for each option."""
-    drawn = figure(5.0, 0.6 + 0.4 * len(shares))
+    drawn = new_figure(5.0, 0.6 + 0.4 * len(shares))
     axes = drawn.subplots()
     names = sorted(shares, key=lambda name: shares[name])
     axes.barh(names, [shares[name] for name in names])

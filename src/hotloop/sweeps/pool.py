@@ -121,10 +121,11 @@ class Pool:
             if process.work is None:
                 return process
         if len(self.processes) < self._jobs:
-            return self._start()
+            return self.start()
         return None
 
-    def _start(self) -> Process:
+    def start(self) -> Process:
+        """Start another one, however many there are."""
         process = Process(self._log, self._jobs)
         self.processes.append(process)
         self._selector.register(process.out, selectors.EVENT_READ, process)

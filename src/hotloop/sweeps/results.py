@@ -217,11 +217,11 @@ class Results:
             )
         return True
 
-    def tries(self, run: Run) -> int:
+    def tries(self, trial: int, seed: int, steps: int, purpose: str) -> int:
         """Return how often a run was begun by this process."""
         row = self._file.execute(
             "SELECT tries FROM runs WHERE trial = ? AND seed = ? AND steps = ? AND purpose = ?",
-            (run.trial, run.seed, run.steps, run.purpose),
+            (trial, seed, steps, purpose),
         ).fetchone()
         return 0 if row is None else row[0]
 

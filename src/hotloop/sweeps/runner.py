@@ -114,6 +114,15 @@ class _Unit(NamedTuple):
     seed: int
     purpose: str
 
+    @property
+    def key(self) -> tuple[int, int, str]:
+        """Which it is, among runs of a budget."""
+        return self.trial.number, self.seed, self.purpose
+
+    def where(self, steps: int) -> tuple[int, int, int, str]:
+        """Which it is among all runs."""
+        return self.trial.number, self.seed, steps, self.purpose
+
 
 class Runner:
     """Runs trials.
@@ -260,16 +269,11 @@ class Runner:
             if chosen and not self._fit([*(one for _, one in chosen), config]):
                 self._held = unit
                 break
-            directory = str(self.directory_of(unit))
-            where = unit.trial.number, unit.seed, self.steps, unit.purpose
-            if not self.results.claim(*where, self.plan.version, directory):
-                continue
-            shutil.rmtree(directory, ignore_errors=True)
-            chosen.append((unit, dataclasses.replace(config, run_dir=directory)))
+            taken = self._take(unit, config)
+            if taken is not None:
+                chosen.append((unit, taken))
         if not chosen:
             return False
-        for unit, _ in chosen:
-            self._curves[unit.trial.number, unit.seed, unit.purpose] = []
         self._load()
         self._begun[process.pid] = time.monotonic(), len(chosen)
         process.train(
@@ -279,6 +283,15 @@ class Runner:
             self.plan.metric,
         )
         return True
+
+    def _take(self, unit: _Unit, config: Any) -> Any:
+        """Claim a run; return its configuration, or None: it is done, or others are at it."""
+        directory = str(self.directory_of(unit))
+        if not self.results.claim(*unit.where(self.steps), self.plan.version, directory):
+            return None
+        shutil.rmtree(directory, ignore_errors=True)
+        self._curves[unit.key] = []
+        return dataclasses.replace(config, run_dir=directory)
 
     def _lanes_now(self) -> int:
         """Return how many trainings the next process takes."""
@@ -315,8 +328,7 @@ class Runner:
         try:
             return dataclasses.replace(self.plan.config, **params, seed=unit.seed)
         except ValueError as error:  # options that don't go together
-            where = unit.trial.number, unit.seed, self.steps, unit.purpose
-            if self.results.claim(*where, self.plan.version, ""):
+            if self.results.claim(*unit.where(self.steps), self.plan.version, ""):
                 self._finish(unit, "failed", None, str(error), None)
             return None
 
@@ -337,8 +349,7 @@ class Runner:
             else:
                 for unit, told in zip(units, message["done"], strict=True):
                     state, score, reason, seconds = told
-                    key = unit.trial.number, unit.seed, unit.purpose
-                    reason = reason or self._stopped.pop(key, "")
+                    reason = reason or self._stopped.pop(unit.key, "")
                     self._finish(unit, state, score, reason, seconds)
                 self._measure(process, all(told[0] == "done" for told in message["done"]))
                 process.work, process.has_trained = None, True
@@ -347,7 +358,7 @@ class Runner:
         self, process: Process, units: Sequence[_Unit], lane: int, timesteps: int, score: float
     ) -> None:
         unit = units[lane]
-        key = unit.trial.number, unit.seed, unit.purpose
+        key = unit.key
         curve = self._curves[key]
         curve.append((timesteps, score))
         if len(units) > 1 or unit.purpose != "tune" or key in self._stopped:
@@ -369,32 +380,22 @@ class Runner:
         hint = ", as where memory ends" if code == -signal.SIGKILL else ""
         again: list[_Unit] = []
         for unit in units:
-            run = Run(
-                *(unit.trial.number, unit.seed, self.steps, unit.purpose),
-                *("running", None, "", None, [], ""),
-            )
-            if self.results.tries(run) < MAX_TRIES:
+            if self.results.tries(*unit.where(self.steps)) < MAX_TRIES:
                 again.append(unit)
             else:
                 self._finish(unit, "failed", None, f"its process ended {said}{hint}", None)
         for unit in again:
-            fresh = self._pool.idle() or self._pool._start()
-            config = self._config(unit)
-            directory = str(self.directory_of(unit))
-            where = unit.trial.number, unit.seed, self.steps, unit.purpose
-            if config is not None and self.results.claim(*where, self.plan.version, directory):
-                shutil.rmtree(directory, ignore_errors=True)
-                config = dataclasses.replace(config, run_dir=directory)
-                self._curves[unit.trial.number, unit.seed, unit.purpose] = []
+            fresh = self._pool.idle() or self._pool.start()
+            config = self._take(unit, self._config(unit))
+            if config is not None:
                 fresh.train([unit], self.plan.algorithm, [config], self.plan.metric)
 
     def _finish(
         self, unit: _Unit, state: str, score: float | None, reason: str, seconds: float | None
     ) -> None:
-        key = unit.trial.number, unit.seed, unit.purpose
         run = Run(
-            *(unit.trial.number, unit.seed, self.steps, unit.purpose, state, score, reason),
-            *(seconds, self._curves.pop(key, []), str(self.directory_of(unit))),
+            *(*unit.where(self.steps), state, score, reason),
+            *(seconds, self._curves.pop(unit.key, []), str(self.directory_of(unit))),
         )
         self.results.finish(run)
         self.num_ended += 1

@@ -141,13 +141,10 @@ def importances(space: Space, trials: Sequence[Trial], past: Past) -> dict[str, 
         None: Optuna is not installed, or there are too few trials.
     """
     try:
-        optuna = _import_optuna()
+        sampler = Sampler("tpe", space, 0)
     except MissingExtraError:
         return None
-    sampler = Sampler("random", space, 0)
-    sampler._optuna = optuna
-    sampler.name = "tpe"
-    study = sampler._study(0, trials, past)
+    optuna, study = sampler._optuna, sampler._study(0, trials, past)
     complete = [one for one in study.trials if one.state.name == "COMPLETE"]
     if len(complete) < 4 or len({one.value for one in complete}) < 2:
         return None

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from hotloop.system.files import written_whole
+
 CLOCKS = "clocks.json"
 # Processes of other machines may have the numbers of ours: theirs go on above any kernel's.
 _PIDS = 2**32
@@ -48,9 +50,8 @@ class Clocks(NamedTuple):
         """Keep them beside the recordings of a directory."""
         told = {boot: clock._asdict() for boot, clock in self.others.items()}
         text = json.dumps({"boot_id": self.boot_id, "others": told}, indent=1)
-        part = directory / f"{CLOCKS}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(directory / CLOCKS)
+        with written_whole(directory / CLOCKS) as aside:
+            aside.write_text(text, encoding="utf-8")
 
 
 def clocks_of(directory: Path) -> Clocks:

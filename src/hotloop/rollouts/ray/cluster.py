@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import socket
 import subprocess
 import time
@@ -92,7 +93,7 @@ def connected(
 @contextlib.contextmanager
 def _told_when_ended() -> Iterator[None]:
     """Have somebody say so where Ray ends this process, which it does without a word."""
-    script = f"read -r _ || echo '{_ENDED.replace(chr(39), '')}' >&2"
+    script = f"read -r _ || echo {shlex.quote(_ENDED)} >&2"
     child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield
