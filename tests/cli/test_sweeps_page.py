@@ -1,7 +1,12 @@
 """docs/sweeps.md lists the samplers, pruners and forms of spaces that there are."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.sweeps.pruners import PRUNERS
@@ -23,3 +28,31 @@ def test_the_spaces_that_are_shown_are_spaces():
     assert len(shown) == 9
     for name, text in shown:
         assert parse({name: text}, ppo.Config)
+
+
+@pytest.fixture
+def scripts(tmp_path):
+    """The scripts of other tuners, in files of their own, and trained for a moment."""
+    part = TEXT.partition("## Other tuners")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
+    assert len(blocks) == 2
+    for name, block in zip(("sweep.py", "agent.py"), blocks, strict=True):
+        (tmp_path / name).write_text(block.replace("20_000", "2_000"))
+    return tmp_path
+
+
+def test_hydras_multirun_calls_it(scripts):
+    pytest.importorskip("hydra")
+    command = [sys.executable, "sweep.py", "--multirun", "+learning_rate=1e-4,1e-3"]
+    command += ["+total_timesteps=2000", "+execution=eager", "+env_id=CartPole-v1"]
+    subprocess.run(command, check=True, cwd=scripts)
+    runs = [*scripts.glob("multirun/*/*/*/runs/*/config.json"), *scripts.glob("runs/*/config.json")]
+    assert len(runs) == 2
+
+
+def test_an_agent_of_wandb_calls_it(scripts):
+    pytest.importorskip("wandb")
+    env = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(scripts)}
+    subprocess.run([sys.executable, "agent.py"], check=True, cwd=scripts, env=env)
+    assert [*scripts.glob("runs/*/config.json")]
+    assert [*scripts.glob("wandb/offline-run-*")]

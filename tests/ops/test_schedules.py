@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from hotloop.errors import ConfigError, UnknownNameError
-from hotloop.ops.schedules import as_schedule, constant, cosine, function, linear, piecewise
+from hotloop.ops.schedules import as_schedule, constant, cosine, function, linear, piecewise, steps
 
 
 def halved(progress):
@@ -33,6 +33,7 @@ SCHEDULES = [
         [1.0, 1.0, 2.0, 3.0, 3.0],
     ),
     (piecewise([(0.5, 7)]), "piecewise:0.5=7", [7.0] * 5),
+    (steps([(0.25, 1.0), (0.75, 3.0)]), "steps:0.25=1,0.75=3", [1.0, 1.0, 1.0, 3.0, 3.0]),
     (function(halved), f"{__name__}:halved", [1.0, 0.875, 0.75, 0.625, 0.5]),
 ]
 
@@ -57,6 +58,11 @@ def test_a_line_to_zero_is_its_start_times_what_is_left():
 def test_points_are_met_exactly():
     points = [(0.1, 0.3), (0.4, 0.7), (0.9, 0.1)]
     assert [piecewise(points)(place) for place, _ in points] == [value for _, value in points]
+
+
+def test_steps_change_at_their_points_and_nowhere_else():
+    schedule, before = steps([(0, 0.3), (1 / 3, 0.7)]), math.nextafter(1 / 3, 0)
+    assert [schedule(x) for x in (0.0, 0.1, before, 1 / 3, 1.0)] == [0.3, 0.3, 0.3, 0.7, 0.7]
 
 
 def test_texts_keep_every_digit():
@@ -120,6 +126,7 @@ def test_what_is_written_wrongly_is_told_what_it_could_be(text):
         ("piecewise:0.5=1,0.25=2", "points at ascending progress"),
         ("piecewise:0=1,0=2", "points at ascending progress"),
         ("piecewise:0=1,1.5=2", "from 0 to 1"),
+        ("steps:0.5=1,0.25=2", "a steps schedule must have points at ascending progress"),
         (True, "is made of numbers, got True"),
         ([1.0], r"got \[1.0\]"),
         (None, "got None"),

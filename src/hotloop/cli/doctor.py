@@ -30,6 +30,7 @@ EXTRAS = {
     "doom": ("vizdoom", "cv2"),
     "ray": ("ray",),
     "sweep": ("optuna", "cmaes"),
+    "tune": ("ray", "pandas", "tensorboardX"),
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),
     "parquet": ("pyarrow",),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from hotloop.errors import ConfigError
 from hotloop.system.signals import Ended, end_once
 
 if TYPE_CHECKING:
-    from hotloop.sweeps import Results
+    from hotloop.sweeps import Results, Space
     from hotloop.sweeps.runner import Plan, Runner
     from hotloop.training.algorithm import Algorithm
 
@@ -46,7 +48,13 @@ examples:
   hotloop sweep report sweep.sqlite --test-seeds 101-110
 """
 # Options that a sweep may be gone on with; they change nothing of what there is.
-_MORE = ("trials", "seeds", "hours", "jobs", "lanes", "pruner", "join")
+_MORE = (
+    *("trials", "seeds", "hours", "jobs", "lanes", "pruner", "join"),
+    *("backend", "ray_address", "trial_resources"),
+)
+_BACKENDS = ("processes", "ray")
+# Of a population: how often the worst go on from the best, and one.
+GENERATIONS = 8
 
 
 def run(args: list[str]) -> int:
@@ -111,6 +119,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--pruner", metavar="NAME", default="none", help=_listed(PRUNERS))
     add("--metric", metavar="NAME", default="return", help=_listed(METRICS))
     add("--join", action="store_true", help="work on a file that another sweep works on")
+    add("--backend", metavar="NAME", default="processes", help="processes, or ray: Ray Tune")
+    add("--ray-address", metavar="ADDR", help="of a cluster; default: a Ray of this machine alone")
+    add(
+        "--trial-resources", metavar="JSON", help="""of a trial on Ray, such as '{"num_gpus": 1}'"""
+    )
+    add("--generations", type=int, metavar="N", help="of `--sampler pbt`; default: 8")
     return parser
 
 
@@ -148,6 +162,10 @@ def _sweep(name: str, own: argparse.Namespace, rest: list[str]) -> int:
         "sampler_seed": own.sampler_seed,
         "metric": own.metric,
     }
+    if own.sampler == "pbt":
+        told["generations"] = own.generations or GENERATIONS
+    elif own.generations is not None:
+        raise ConfigError("`--generations` are those of a population: pass `--sampler pbt`")
     fixed = {
         option: value
         for option, value in to_json(config).items()
@@ -202,14 +220,17 @@ def _resume(args: list[str]) -> int:
     own = parser.parse_args(args)
     algorithm, config, space, stored = opened(own.path)
     try:
-        asked = {arg.partition("=")[0].removeprefix("--") for arg in args if arg.startswith("--")}
-        for name in asked - {*_MORE, "total-timesteps"}:
+        given = {arg.partition("=")[0].removeprefix("--") for arg in args if arg.startswith("--")}
+        asked = {name.replace("-", "_") for name in given}
+        for name in asked - {*_MORE, "total_timesteps"}:
+            name = name.replace("_", "-")
             raise ConfigError(f"a sweep is gone on with as it was begun: leave `--{name}` out")
         for name, value in (stored.get("asked") or {}).items():
             if name not in asked:
                 setattr(own, name, value)
         own.sampler, own.sampler_seed = stored.get("sampler"), stored.get("sampler_seed")
         own.metric = stored.get("metric")
+        own.generations = stored.get("generations")
         steps = own.total_timesteps or stored.get("steps")
         config = dataclasses.replace(config, total_timesteps=steps)
         return _go(algorithm, config, space, own, stored)
@@ -302,6 +323,7 @@ def _go(
             f"`--pruner {own.pruner}` stops single runs, and lanes are trained together: leave "
             "one of them out"
         )
+    where = _on_ray(own, algorithm, space, plan)
     results.enter(may_join=own.join)
     results.set("steps", config.total_timesteps)
     results.set("asked", {name: getattr(own, name) for name in _MORE if name != "join"})
@@ -315,7 +337,8 @@ def _go(
                 ending.check()
                 shown.show(runner)
 
-            runner = Runner(plan, results, sampler, pruner, on_change)
+            parts = plan, results, sampler, pruner, on_change
+            runner = Runner(*parts) if where is None else where(*parts)
             runner.tune()
         except Ended as ended:
             code = ended.exit_code
@@ -329,3 +352,61 @@ def _go(
         return code
     print(f"next: hotloop sweep report {path} --test-seeds 101-110")
     return 1 if failed else 0
+
+
+def _on_ray(
+    own: argparse.Namespace, algorithm: Algorithm, space: Space, plan: Plan
+) -> Callable[..., Runner] | None:
+    """Return what makes the runner of a sweep on Ray; None: it is not on Ray.
+
+    Raises:
+        ConfigError: options don't go together.
+        MissingExtraError: Ray is not installed.
+    """
+    if own.backend not in _BACKENDS:
+        raise ConfigError(f"`--backend` must be {' or '.join(_BACKENDS)}, got '{own.backend}'")
+    if own.backend == "processes":
+        if own.sampler == "pbt":
+            raise ConfigError("`--sampler pbt` is Ray Tune's: pass `--backend ray`")
+        for name in ("ray_address", "trial_resources"):
+            if getattr(own, name):
+                raise ConfigError(f"`--{name.replace('_', '-')}` needs `--backend ray`")
+        return None
+    from hotloop.sweeps.on_ray import OnRay, RayRunner, check_population, import_tune
+
+    if plan.lanes != 1:
+        raise ConfigError("`--lanes` are of processes here, and a trial on Ray is one training")
+    is_population = own.sampler == "pbt"
+    if own.generations is not None and own.generations < 2:
+        raise ConfigError(f"`--generations` must be 2 or more, got {own.generations}")
+    if is_population:
+        check_population(space, algorithm.config, plan)
+        if own.pruner != "none":
+            raise ConfigError("`--sampler pbt` replaces the worst itself: leave `--pruner` out")
+    import_tune()
+    where = OnRay(
+        address=own.ray_address,
+        resources=_resources(own.trial_resources),
+        jobs=plan.jobs if own.jobs else None,
+        generations=own.generations or GENERATIONS,
+        seed=own.sampler_seed,
+    )
+    return functools.partial(RayRunner, where=where, space=space if is_population else None)
+
+
+def _resources(text: str | None) -> dict[str, float]:
+    """Return what a trial takes of a node."""
+    try:
+        found = json.loads(text or "{}")
+        is_right = isinstance(found, dict) and all(
+            isinstance(x, int | float) and not isinstance(x, bool) and x >= 0
+            for x in found.values()
+        )
+    except ValueError:
+        found, is_right = {}, False
+    if not is_right:
+        raise ConfigError(
+            f"`--trial-resources` must be amounts by name, as JSON, got '{text}': write "
+            """'{"num_cpus": 2, "num_gpus": 0.5}'"""
+        )
+    return found

@@ -117,7 +117,7 @@ def _tested(results: Results, steps: int, best: int) -> dict[int, Array]:
 def _lines(tested: Mapping[int, Array], winner: Trial) -> list[str]:
     """Say how much better the winner is than the defaults."""
     default, best = tested[0], tested[winner.number]
-    lines = [f"best: trial {winner.number}, {told(winner.params)}"]
+    lines = [f"best: trial {winner.number}, {told(winner.became)}"]
     if len(best) < 2:
         return [*lines, "not tested on fresh seeds yet: pass `--test-seeds 101-110`"]
 
@@ -145,7 +145,7 @@ def _write_winner(directory: Path, config: Any, winner: Trial, name: str) -> Pat
     from hotloop.sweeps.spaces import from_json
 
     path = directory / "best.toml"
-    configuration.save(str(path), dataclasses.replace(config, **from_json(winner.params)), name)
+    configuration.save(str(path), dataclasses.replace(config, **from_json(winner.became)), name)
     return path
 
 

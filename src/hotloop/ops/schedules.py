@@ -7,6 +7,7 @@ parses back, so that it is written in `config.json` and on the command line as i
     linear(1.0, 0.05, until=0.5)             linear:1,0.05,0.5
     cosine(1e-3, 1e-5)                       cosine:0.001,1e-05
     piecewise([(0.0, 1e-3), (0.5, 1e-4)])    piecewise:0=0.001,0.5=0.0001
+    steps([(0.0, 1e-3), (0.5, 1e-4)])        steps:0=0.001,0.5=0.0001
     function("my_module:my_function")        my_module:my_function
     constant(1e-3)                           0.001
 """
@@ -28,7 +29,8 @@ from hotloop.importing import import_object, name_of
 FORMS = (
     "expected a number (0.001) or a schedule: `linear:0.001,0` (from, to; `linear:1,0.05,0.5` is "
     "there after half of the run), `cosine:0.001,0` (likewise), `piecewise:0=0.001,0.5=0.0001` "
-    "(values at shares of the run) or `my_module:my_function` (called with the share that is done)"
+    "(values at shares of the run), `steps:0=0.001,0.5=0.0001` (held until the next one) or "
+    "`my_module:my_function` (called with the share that is done)"
 )
 
 
@@ -120,9 +122,13 @@ class Piecewise(Schedule):
         ascending = all(a < b for a, b in pairwise(places))
         if not places or not ascending or places[0] < 0 or places[-1] > 1:
             raise ConfigError(
-                "a piecewise schedule must have points at ascending progress, from 0 to 1, got "
-                f"'{self}': write piecewise:0=0.001,0.5=0.0001"
+                f"a {self._kind} schedule must have points at ascending progress, from 0 to 1, got "
+                f"'{self}': write {self._kind}:0=0.001,0.5=0.0001"
             )
+
+    @property
+    def _kind(self) -> str:
+        return type(self).__name__.lower()
 
     def __call__(self, progress: float) -> float:
         after = bisect_right(self.points, progress, key=lambda point: point[0])
@@ -133,10 +139,20 @@ class Piecewise(Schedule):
         return start * (1 - passed) + end * passed
 
     def __str__(self) -> str:
-        return "piecewise:" + ",".join(f"{_text(x)}={_text(y)}" for x, y in self.points)
+        points = ",".join(f"{_text(x)}={_text(y)}" for x, y in self.points)
+        return f"{self._kind}:{points}"
 
     def extremes(self) -> tuple[float, ...]:
         return tuple(float(value) for _, value in self.points)
+
+
+@dataclass(frozen=True, repr=False)
+class Steps(Piecewise):
+    """Values that are held until the next point."""
+
+    def __call__(self, progress: float) -> float:
+        after = bisect_right(self.points, progress, key=lambda point: point[0])
+        return float(self.points[max(after - 1, 0)][1])
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,6 +223,15 @@ def piecewise(points: Sequence[tuple[float, float]]) -> Schedule:
     return Piecewise(tuple((place, value) for place, value in points))
 
 
+def steps(points: Sequence[tuple[float, float]]) -> Schedule:
+    """Return values that are held until the next point; before the first it is the first's.
+
+    Args, Raises:
+        see `piecewise`.
+    """
+    return Steps(tuple((place, value) for place, value in points))
+
+
 def function(call: str | Callable[[float], float]) -> Schedule:
     """Return a schedule that calls a function of the progress.
 
@@ -242,7 +267,7 @@ def as_schedule(value: float | str | Schedule | Callable[[float], float]) -> Sch
     return function(value)
 
 
-_KINDS = ("constant", "linear", "cosine", "piecewise")
+_KINDS = ("constant", "linear", "cosine", "piecewise", "steps")
 
 
 def _parsed(text: str) -> Schedule:
@@ -254,9 +279,10 @@ def _parsed(text: str) -> Schedule:
             return {"linear": linear, "cosine": cosine}[kind](*map(float, rest.split(",")))
         if kind == "constant":
             return Constant(float(rest))
-        if kind == "piecewise":
+        if kind in ("piecewise", "steps"):
             place_and_value = (point.split("=") for point in rest.split(","))
-            return piecewise([(float(place), float(value)) for place, value in place_and_value])
+            points = [(float(place), float(value)) for place, value in place_and_value]
+            return piecewise(points) if kind == "piecewise" else steps(points)
     except ConfigError:
         raise
     except (TypeError, ValueError):  # of other numbers than a kind has, or of no number

@@ -273,6 +273,10 @@ class RunDirectory:
             resumed=[*self._content["resumed"], again],
         )
 
+    def replace_config(self, config: Mapping[str, Any]) -> None:
+        """Write down another configuration to go on with, as JSON holds it."""
+        self._write_content(config=dict(config))
+
     def keep_choice(self, options: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """Write down what was chosen where the configuration leaves a choice: a resumed run must
         not choose again.

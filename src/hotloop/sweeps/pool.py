@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
-import pickle
 import selectors
 import subprocess
 import sys
@@ -14,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hotloop.sweeps.worker import packed
 from hotloop.system.crowding import JOBS
 
 _END_S = 5.0
@@ -58,8 +57,8 @@ class Process:
     def train(self, work: Any, algorithm: str, configs: Sequence[Any], metric: str) -> None:
         """Hand it a training, or lanes of one."""
         self.work = work
-        pickled = [base64.b64encode(pickle.dumps(config)).decode() for config in configs]
-        self._tell({"algorithm": algorithm, "configs": pickled, "metric": metric})
+        texts = [packed(config) for config in configs]
+        self._tell({"algorithm": algorithm, "configs": texts, "metric": metric})
 
     def stop(self) -> None:
         """Have it end what it is at, at the next report."""

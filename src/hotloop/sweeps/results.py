@@ -40,12 +40,17 @@ class Trial(NamedTuple):
     Attributes:
         number: 0 has no options of its own.
         params: its options.
-        attrs: what a sampler wants to know of it again.
+        attrs: what a sampler wants to know of it again, and what its options have become.
     """
 
     number: int
     params: dict[str, Any]
     attrs: dict[str, Any]
+
+    @property
+    def became(self) -> dict[str, Any]:
+        """Its options, those that changed while it trained as the schedules that they were."""
+        return {**self.params, **self.attrs.get("became", {})}
 
 
 class Run(NamedTuple):
@@ -185,6 +190,14 @@ class Results:
             self._file.execute("INSERT INTO trials VALUES (?, ?, ?)", row)
         return True
 
+    def note(self, number: int, attrs: Mapping[str, Any]) -> None:
+        """Keep more of a trial."""
+        with self._whole():
+            where = "FROM trials WHERE number = ?"
+            (before,) = self._file.execute(f"SELECT attrs {where}", (number,)).fetchone()
+            text = json.dumps({**json.loads(before), **attrs})
+            self._file.execute("UPDATE trials SET attrs = ? WHERE number = ?", (text, number))
+
     # --- runs -------------------------------------------------------------------------------------
 
     def runs(self, purpose: str | None = None) -> list[Run]:
@@ -236,6 +249,11 @@ class Results:
                     *(run.trial, run.seed, run.steps, run.purpose),
                 ),
             )
+
+    def forget(self, steps: int) -> None:
+        """Forget all runs of tuning with a budget: they are made again."""
+        with self._whole():
+            self._file.execute("DELETE FROM runs WHERE purpose = 'tune' AND steps = ?", (steps,))
 
     def export(self, path: Path) -> None:
         """Write a row for each run, with its trial's options: Parquet.

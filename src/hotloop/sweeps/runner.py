@@ -107,7 +107,7 @@ class Standing:
         return max(done, key=lambda trial: (self.score(trial), -trial), default=None)
 
 
-class _Unit(NamedTuple):
+class Unit(NamedTuple):
     """A run that is to be made."""
 
     trial: Trial
@@ -151,7 +151,7 @@ class Runner:
         self._curves: dict[tuple[int, int, str], list[tuple[int, float]]] = {}
         self._stopped: dict[tuple[int, int, str], str] = {}
         self._no_more: dict[int, str] = {}
-        self._held: _Unit | None = None
+        self._held: Unit | None = None
         self._rates: dict[int, list[float]] = {1: [], AUTO_LANES: []}
         self._begun: dict[int, tuple[float, int]] = {}
         self.began_s = time.monotonic()
@@ -195,9 +195,9 @@ class Runner:
 
     def test(self, trials: Sequence[Trial], seeds: Sequence[int]) -> None:
         """Run these trials with fresh seeds, by which nothing is chosen."""
-        self._run(_Unit(trial, seed, "test") for seed in seeds for trial in trials)
+        self._run(Unit(trial, seed, "test") for seed in seeds for trial in trials)
 
-    def _units(self) -> Iterator[_Unit]:
+    def _units(self) -> Iterator[Unit]:
         """Runs that are missing, trial by trial; a new trial where none is."""
         number = 1
         while True:
@@ -222,7 +222,7 @@ class Runner:
                 if why:
                     self._no_more[number] = why
                     break
-                yield _Unit(trial, seed, "tune")
+                yield Unit(trial, seed, "tune")
             number += 1
 
     def _best_scores(self) -> dict[int, float]:
@@ -235,7 +235,7 @@ class Runner:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def _run(self, units: Iterator[_Unit]) -> None:
+    def _run(self, units: Iterator[Unit]) -> None:
         has_more = True
         try:
             while has_more or self._pool.is_at_work:
@@ -255,9 +255,9 @@ class Runner:
         self._load()
         self._on_change(self)
 
-    def _begin(self, process: Process, units: Iterator[_Unit]) -> bool:
+    def _begin(self, process: Process, units: Iterator[Unit]) -> bool:
         """Give a process the next run, or lanes; False: there are no more."""
-        chosen: list[tuple[_Unit, Any]] = []
+        chosen: list[tuple[Unit, Any]] = []
         lanes = self._lanes_now()
         while len(chosen) < lanes:
             unit, self._held = self._held or next(units, None), None
@@ -284,7 +284,7 @@ class Runner:
         )
         return True
 
-    def _take(self, unit: _Unit, config: Any) -> Any:
+    def _take(self, unit: Unit, config: Any) -> Any:
         """Claim a run; return its configuration, or None: it is done, or others are at it."""
         directory = str(self.directory_of(unit))
         if not self.results.claim(*unit.where(self.steps), self.plan.version, directory):
@@ -322,9 +322,10 @@ class Runner:
             return False
         return True
 
-    def _config(self, unit: _Unit) -> Any:
+    def _config(self, unit: Unit) -> Any:
         """Return the configuration of a run; None: there is none, which is written down."""
-        params = from_json(unit.trial.params)
+        trial = unit.trial
+        params = from_json(trial.became if unit.purpose == "test" else trial.params)
         try:
             return dataclasses.replace(self.plan.config, **params, seed=unit.seed)
         except ValueError as error:  # options that don't go together
@@ -332,13 +333,13 @@ class Runner:
                 self._finish(unit, "failed", None, str(error), None)
             return None
 
-    def directory_of(self, unit: _Unit) -> Path:
+    def directory_of(self, unit: Unit) -> Path:
         """Return where a run lies."""
         name = f"trial_{unit.trial.number:04}__seed_{unit.seed}__{self.steps}"
         return self.directory / (name if unit.purpose == "tune" else f"{name}__test")
 
     def _hear(self, process: Process, messages: list[dict[str, Any]] | None) -> None:
-        units: list[_Unit] = process.work or []
+        units: list[Unit] = process.work or []
         if messages is None:
             self._lose(process, units)
             return
@@ -355,7 +356,7 @@ class Runner:
                 process.work, process.has_trained = None, True
 
     def _report(
-        self, process: Process, units: Sequence[_Unit], lane: int, timesteps: int, score: float
+        self, process: Process, units: Sequence[Unit], lane: int, timesteps: int, score: float
     ) -> None:
         unit = units[lane]
         key = unit.key
@@ -373,12 +374,12 @@ class Runner:
             self._stopped[key] = why
             process.stop()
 
-    def _lose(self, process: Process, units: Sequence[_Unit]) -> None:
+    def _lose(self, process: Process, units: Sequence[Unit]) -> None:
         """A process has died: what it was at is tried again, once."""
         code = process.exit_code()
         said = f"with {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
         hint = ", as where memory ends" if code == -signal.SIGKILL else ""
-        again: list[_Unit] = []
+        again: list[Unit] = []
         for unit in units:
             if self.results.tries(*unit.where(self.steps)) < MAX_TRIES:
                 again.append(unit)
@@ -391,7 +392,7 @@ class Runner:
                 fresh.train([unit], self.plan.algorithm, [config], self.plan.metric)
 
     def _finish(
-        self, unit: _Unit, state: str, score: float | None, reason: str, seconds: float | None
+        self, unit: Unit, state: str, score: float | None, reason: str, seconds: float | None
     ) -> None:
         run = Run(
             *(*unit.where(self.steps), state, score, reason),

@@ -17,6 +17,7 @@ SAMPLERS = {
     "tpe": "Optuna's tree-structured Parzen estimator",
     "gp": "Optuna's Gaussian process",
     "cmaes": "Optuna's CMA-ES, of ranges alone",
+    "pbt": "population-based training: the worst quarter goes on from the best, with other options",
 }
 
 
@@ -57,7 +58,7 @@ class Sampler:
                     f"the grid has {self.most:,} points, and a sweep has at most {MAX_POINTS:,}: "
                     "list fewer values, or take `--sampler random` with `--trials`"
                 )
-        elif name != "random":
+        elif name not in ("random", "pbt"):
             self._optuna = _import_optuna()
             if name == "cmaes" and any(isinstance(one, Choices) for one in space.values()):
                 raise ConfigError(
@@ -75,7 +76,7 @@ class Sampler:
         """
         if self.name == "grid":
             return point(self._space, number - 1), {}
-        if self.name == "random":
+        if self.name in ("random", "pbt"):
             return draw(self._space, self._seed, number), {}
         study = self._study(number, trials, past)
         trial = study.ask(self._distributions())

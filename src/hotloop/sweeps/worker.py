@@ -47,7 +47,7 @@ def main() -> int:
         try:
             done = _Work(work, out, stopping).train()
         except Exception as error:  # of the trial: the next one may do better
-            done = [["failed", None, _reason(error), None]] * len(work["configs"])
+            done = [["failed", None, reason_of(error), None]] * len(work["configs"])
         _write(out, {"done": done})
 
 
@@ -66,6 +66,46 @@ def _write(out: TextIO, message: dict[str, Any]) -> None:
     out.flush()
 
 
+class Scored:
+    """What a sweep hears of a training: its score, at some of its reports and at the end.
+
+    Args:
+        metric: of `METRICS`.
+    """
+
+    def __init__(self, metric: str) -> None:
+        self._by_evaluation = metric == "evaluation"
+        self._evaluation: float | None = None
+        self._rung = -1
+
+    def of(self, report: Report) -> float:
+        """Return the score so far; NaN: it is not known yet."""
+        if report.evaluation is not None:
+            self._evaluation = report.evaluation.mean_return
+        if self._by_evaluation:
+            return math.nan if self._evaluation is None else self._evaluation
+        return report.mean_return
+
+    def is_kept(self, report: Report, score: float) -> bool:
+        """Whether this report is one of the `NUM_REPORTS` that are kept."""
+        rung = report.timesteps * NUM_REPORTS // report.total_timesteps
+        if rung <= self._rung or not math.isfinite(score):
+            return False
+        self._rung = rung
+        return True
+
+    def ended(self, result: Result | Exception) -> list[Any]:
+        """Return state, score, reason and seconds of the training."""
+        if isinstance(result, Exception):
+            return ["failed", None, reason_of(result), None]
+        score = self._evaluation if self._by_evaluation else result.mean_return
+        if score is None or not math.isfinite(score):
+            what = "evaluation was due" if self._by_evaluation else "episode ended"
+            return ["failed", None, f"no {what}: train for longer", result.elapsed_s]
+        state = "done" if result.status == "finished" else "pruned"
+        return [state, score, "", result.elapsed_s]
+
+
 class _Work:
     """One training, or lanes of one."""
 
@@ -73,10 +113,9 @@ class _Work:
         from hotloop.algorithms import find
 
         self._algorithm = find(work["algorithm"])
-        self._configs = [pickle.loads(base64.b64decode(text)) for text in work["configs"]]
-        self._metric, self._out, self._stopping = work["metric"], out, stopping
-        self._told = [-1] * len(self._configs)
-        self._evaluations: list[float | None] = [None] * len(self._configs)
+        self._configs = [unpacked(text) for text in work["configs"]]
+        self._out, self._stopping = out, stopping
+        self._scored = [Scored(work["metric"]) for _ in self._configs]
 
     def train(self) -> list[list[Any]]:
         """Train; return state, score, reason and seconds of each."""
@@ -93,35 +132,28 @@ class _Work:
             from hotloop.training.lanes import train_lanes
 
             results = train_lanes(self._algorithm, self._configs, on_report=self._on_report)
-        return [self._told_of(lane, result) for lane, result in enumerate(results)]
+        return [one.ended(result) for one, result in zip(self._scored, results, strict=True)]
 
     def _on_report(self, lane: int, report: Report) -> bool:
-        score = report.mean_return
-        if report.evaluation is not None:
-            self._evaluations[lane] = report.evaluation.mean_return
-        if self._metric == "evaluation":
-            found = self._evaluations[lane]
-            score = math.nan if found is None else found
-        rung = report.timesteps * NUM_REPORTS // report.total_timesteps
-        if rung > self._told[lane] and math.isfinite(score):
-            self._told[lane] = rung
+        scored = self._scored[lane]
+        score = scored.of(report)
+        if scored.is_kept(report, score):
             _write(self._out, {"report": [lane, report.timesteps, score]})
         return self._stopping.is_set()
 
-    def _told_of(self, lane: int, result: Result | Exception) -> list[Any]:
-        if isinstance(result, Exception):
-            return ["failed", None, _reason(result), None]
-        score = result.mean_return
-        if self._metric == "evaluation":
-            score = self._evaluations[lane]
-        if score is None or not math.isfinite(score):
-            what = "evaluation was due" if self._metric == "evaluation" else "episode ended"
-            return ["failed", None, f"no {what}: train for longer", result.elapsed_s]
-        state = "done" if result.status == "finished" else "pruned"
-        return [state, score, "", result.elapsed_s]
+
+def packed(config: Any) -> str:
+    """Return a configuration as a text, for another process of the same user."""
+    return base64.b64encode(pickle.dumps(config)).decode()
 
 
-def _reason(error: BaseException) -> str:
+def unpacked(text: str) -> Any:
+    """Return the configuration of such a text."""
+    return pickle.loads(base64.b64decode(text))
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a trial failed; what is no error of a user's goes to the log whole."""
     if isinstance(error, NonFiniteError):
         return f"NaN: {error}"
     if isinstance(error, MemoryError):

@@ -1,0 +1,272 @@
+"""Sweeps on Ray: what Tune is given, what it runs, and populations."""
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from hotloop.algorithms import dqn, ppo
+from hotloop.cli import main
+from hotloop.errors import ConfigError
+from hotloop.sweeps import Results
+from hotloop.sweeps.on_ray import check_population, resources_of
+from hotloop.sweeps.spaces import parse
+from hotloop.sweeps.trainable import changed
+from hotloop.training.forking import copy_last, fork
+from tests.rollouts.ray.test_ray import pids_of
+from tests.sweeps.test_sweep import TINY, sweep, table
+
+RAY = ("--backend", "ray")
+
+
+def learned(run_dir):
+    """The policy that a run ended with, as bytes."""
+    return (run_dir / "checkpoints" / "last" / "policy.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def ray():
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+# --- without Ray ----------------------------------------------------------------------------------
+
+
+def test_schedules_grow_by_what_changes():
+    assert changed("0.001", 0.25, 0.001) == "steps:0=0.001"
+    assert changed("0.001", 0.25, 0.002) == "steps:0=0.001,0.25=0.002"
+    assert changed("steps:0=0.001,0.25=0.002", 0.5, 0.002) == "steps:0=0.001,0.25=0.002"
+    grown = changed("steps:0=0.001,0.25=0.002", 1 / 3, 0.1)
+    assert grown == f"steps:0=0.001,0.25=0.002,{1 / 3!r}=0.1"
+
+
+def test_what_a_trial_takes():
+    config = ppo.Config()
+    assert resources_of(config, {}) == {"num_cpus": 1}
+    assert resources_of(dataclasses.replace(config, workers=4), {}) == {"num_cpus": 5}
+    with_gpu = SimpleNamespace(workers=0, torch_threads=2, device="cuda:0")
+    assert resources_of(with_gpu, {}) == {"num_cpus": 2, "num_gpus": 1}
+    assert resources_of(with_gpu, {"num_gpus": 0.5, "big": 1}) == {
+        "num_cpus": 2,
+        "num_gpus": 0.5,
+        "big": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("space", "plan", "message"),
+    [
+        ({"hidden_sizes": "8,16"}, {}, "`hidden_sizes` can't be: sweep over clip_range, "),
+        ({"learning_rate": "linear:1e-3,0;1e-4"}, {}, "give `learning_rate` numbers or a range"),
+        ({"gae_lambda": "0.9,1"}, {"trials": 1}, "pass `--trials`, 2 or more"),
+        ({"gae_lambda": "0.9,1"}, {"seeds": (1, 2)}, "trials of one seed, got 2"),
+    ],
+)
+def test_no_population(space, plan, message):
+    plan = SimpleNamespace(**{"trials": 4, "seeds": (1,), **plan})
+    with pytest.raises(ConfigError, match=message):
+        check_population(parse(space, ppo.Config), ppo.Config, plan)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--backend", "raay"), "`--backend` must be processes or ray, got 'raay'"),
+        (("--ray-address", "10.0.0.1:6379"), "`--ray-address` needs `--backend ray`"),
+        (("--trial-resources", "{}"), "`--trial-resources` needs `--backend ray`"),
+        (("--sampler", "pbt"), "is Ray Tune's: pass `--backend ray`"),
+        (("--generations", "4"), "pass `--sampler pbt`"),
+        ((*RAY, "--lanes", "4"), "`--lanes` are of processes here"),
+        ((*RAY, "--trial-resources", "2"), "must be amounts by name, as JSON, got '2'"),
+        ((*RAY, "--sampler", "pbt", "--pruner", "asha"), "leave `--pruner` out"),
+        ((*RAY, "--sampler", "pbt", "--generations", "1"), "must be 2 or more, got 1"),
+        ((*RAY, "--ray-address", "127.0.0.1:1"), "no Ray answers at"),
+    ],
+)
+def test_options_that_do_not_go_together(args, message, tmp_path, capsys):
+    path = tmp_path / "one.sqlite"
+    sweep(path, "learning_rate=log:1e-4,1e-2", "--trials", "2", *args, code=2)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_evaluations", [False, True])
+def test_a_fork_is_the_run_that_its_configuration_makes(tmp_path, has_evaluations):
+    """Bit for bit, also from a copy that has no links, and a fork of a fork."""
+    base = ppo.Config(
+        env_id="CartPole-v1",
+        total_timesteps=1024,
+        num_steps=16,
+        num_envs=8,
+        hidden_sizes=(8,),
+        execution="eager",
+        checkpoint_interval=128,
+        learning_rate=1e-3,
+        eval_interval=256 if has_evaluations else None,
+        eval_episodes=2,
+    )
+
+    def config(name, rates):
+        return dataclasses.replace(base, run_dir=str(tmp_path / name), learning_rate=rates)
+
+    def train(config, *, until=1024, **options):
+        ppo.train(
+            config, on_report=lambda report: report.timesteps >= until, progress=False, **options
+        )
+
+    train(config("one", 1e-3), until=256)
+    copy_last(tmp_path / "one", tmp_path / "copy")
+    second = config("two", "steps:0=0.001,0.25=0.01")
+    fork(tmp_path / "copy", tmp_path / "two", second)
+    train(second, until=512, resume_from=tmp_path / "two")
+    third = config("three", "steps:0=0.001,0.25=0.01,0.5=0.0001")
+    fork(tmp_path / "two", tmp_path / "three", third)
+    train(third, resume_from=tmp_path / "three")
+    train(config("whole", third.learning_rate))
+    assert learned(tmp_path / "three") == learned(tmp_path / "whole")
+    assert learned(tmp_path / "three") != learned(tmp_path / "two")
+
+
+# --- on Ray ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_same_sweep_on_ray_and_in_processes(ray, tmp_path, capsys):
+    args = ("learning_rate=log:1e-4,1e-2", "--trials", "3", "--seeds", "1-2")
+    sweep(tmp_path / "here.sqlite", *args)
+    sweep(tmp_path / "ray.sqlite", *args, *RAY)
+    params, runs = table(tmp_path / "ray.sqlite")
+    others, same = table(tmp_path / "here.sqlite")
+    assert params == others
+    assert {key: run[:2] for key, run in runs.items()} == {k: run[:2] for k, run in same.items()}
+    assert "3 trials: 3 done, 0 pruned, 0 failed" in capsys.readouterr().out
+    for trial, seed in runs:
+        name = f"trial_{trial:04}__seed_{seed}__256"
+        assert learned(tmp_path / "ray" / name) == learned(tmp_path / "here" / name)
+    # More of it, later; what is done stays done.
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "ray").glob("trial_*/config.json")}
+    assert main(["sweep", "resume", str(tmp_path / "ray.sqlite"), "--trials", "4"]) == 0
+    assert len(table(tmp_path / "ray.sqlite")[1]) == 8
+    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in before.items())
+    assert not (tmp_path / "ray" / "tune").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_population_and_its_best_trained_again(ray, tmp_path, capsys):
+    args = ("learning_rate=log:1e-5,1e-1", "entropy_coef=lin:0,0.1", "--sampler", "pbt", *RAY)
+    args += ("--trials", "4", "--generations", "3", "--total-timesteps", "768")
+    for name in ("one", "two"):
+        sweep(tmp_path / f"{name}.sqlite", *args)
+    assert "4 trials: 4 done" in capsys.readouterr().out
+    # The same seed: the same population, bit for bit.
+    assert table(tmp_path / "one.sqlite") == table(tmp_path / "two.sqlite")
+    results = Results(tmp_path / "one.sqlite")
+    trials = {trial.number: trial for trial in results.trials()}
+    results.close()
+    begun = {str(trial.params["learning_rate"]) for trial in trials.values()}
+    assert len(begun) == 4
+    rates = [trial.became["learning_rate"] for trial in trials.values()]
+    # Somebody went on from somebody else: it began as that one did, and was changed later.
+    assert len({rate.partition(",")[0] for rate in rates}) < 4
+    assert any("," in rate for rate in rates)
+    for trial in trials.values():
+        run_dir = tmp_path / "one" / f"trial_{trial.number:04}__seed_1__768"
+        again = tmp_path / f"again_{trial.number}"
+        options = [f"--{name.replace('_', '-')}={text}" for name, text in trial.became.items()]
+        given = [*TINY, "--total-timesteps", "768", "--run-dir", str(again), "--seed", "1"]
+        assert main(["train", "ppo", *given, *options]) == 0
+        assert learned(again) == learned(run_dir)
+    # The report takes what the best has become.
+    assert main(["sweep", "report", str(tmp_path / "one.sqlite"), "--test-seeds", "101-102"]) == 0
+    out = capsys.readouterr().out
+    assert "on 2 fresh seeds" in out
+    assert 'learning_rate = "steps:0=' in (tmp_path / "one_report" / "best.toml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_population_with_a_replay_buffer(ray, tmp_path):
+    args = ["sweep", "dqn", "--env-id", "CartPole-v1", "--total-timesteps", "1500"]
+    args += ["--execution", "eager", "--hidden-sizes", "8", "--learning-starts", "100", "--seed"]
+    args = [*args[:-1], "learning_rate=log:1e-4,1e-1", "--sampler", "pbt", "--trials", "3", *RAY]
+    path = tmp_path / "one.sqlite"
+    assert main([*args, "--generations", "3", "--file", str(path)]) == 0
+    results = Results(path)
+    trials = results.trials()
+    results.close()
+    assert len(trials) == 3
+    for trial in trials:
+        config = dqn.Config(
+            env_id="CartPole-v1",
+            total_timesteps=1500,
+            execution="eager",
+            hidden_sizes=(8,),
+            learning_starts=100,
+            run_dir=str(tmp_path / f"again_{trial.number}"),
+            save_replay=True,
+            **trial.became,
+        )
+        dqn.train(config, progress=False)
+        run_dir = tmp_path / "one" / f"trial_{trial.number:04}__seed_1__1500"
+        assert learned(tmp_path / f"again_{trial.number}") == learned(run_dir)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_fails_and_what_is_stopped_is_told(ray, tmp_path, capsys):
+    path = tmp_path / "one.sqlite"
+    space = ("learning_rate=1e-3,1e-9,2e-9,3e-9,1e30", "--sampler", "grid", "--pruner", "asha")
+    args = ("--total-timesteps", "8192", "--num-steps", "64")
+    sweep(path, *space, *args, *RAY, "--jobs", "1", code=1)
+    said = capsys.readouterr()
+    assert "trial 5 failed: NaN: " in said.err
+    results = Results(path)
+    states = {run.trial: (run.state, run.reason) for run in results.runs()}
+    results.close()
+    assert states[1][0] == "done"
+    assert [states[n][0] for n in (2, 3, 4)].count("pruned") >= 1
+    assert any("Ray Tune's asha stopped it" in reason for _, reason in states.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_trial_whose_process_is_killed_is_tried_again(ray, tmp_path):
+    path, killed = tmp_path / "one.sqlite", []
+
+    def kill():
+        while not killed:
+            time.sleep(0.05)
+            lines = [*(tmp_path / "one").glob("trial_*/metrics.jsonl")]
+            if any(path.stat().st_size for path in lines):
+                killed.extend(pids_of("-f", "ray::ImplicitFunc.train"))
+                for pid in killed:
+                    os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    sweep(path, "learning_rate=1e-3", "--sampler", "grid", "--total-timesteps", "65536", *RAY)
+    thread.join()
+    assert killed
+    assert [state for state, _, _ in table(path)[1].values()] == ["done"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_trials_with_workers_get_cores_for_them(ray, tmp_path, capsys):
+    path = tmp_path / "one.sqlite"
+    args = ("learning_rate=1e-3,1e-4", "--sampler", "grid", *RAY)
+    sweep(path, *args, "--workers", "2")
+    configs = [json.loads(p.read_text()) for p in (tmp_path / "one").glob("trial_*/config.json")]
+    assert [one["config"]["workers"] for one in configs] == [2, 2]
+    sweep(tmp_path / "two.sqlite", *args, "--workers", "4", code=2)
+    said = capsys.readouterr().err
+    assert "a trial takes `num_cpus` 5, and no node has as much (at most CPU 3" in said
