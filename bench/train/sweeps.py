@@ -11,10 +11,15 @@ turns; each is a command of its own, from its start to its end:
 - `a process a trial`: `hotloop train` for each, two at a time, as one would without a sweep.
 - `Optuna, Stable-Baselines3`: a process for each trial, two at a time, as rl-zoo does it: imports,
   environments and all, with the same hyper-parameters and one thread each.
+- `Ray`: `hotloop sweep --backend ray`, two at a time; the start of a local Ray counts.
+- `Ray Tune, Stable-Baselines3`: Tune's own program, two at a time, its processes used again.
+
+Drawn to docs/sweep-scaling.png: the speed-up by processes, with Amdahl's curves.
 
 Stored in `sweep.json`, of other sizes in `sweep_<trials>x<steps>.json`: `ways`, by name: `about`,
 `seconds`; `serial`, the share of the work that does not get faster with processes, by Amdahl's law
-of 1 and 2.
+of 1 and 2; `overhead_s`, what a trial of `1 process` takes beyond its training, the sweep's start
+shared out among them.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,9 +39,12 @@ from typing import Any
 import numpy as np
 
 from bench import storage
+from bench.bandits.scaling import serial_share
 from bench.markdown import scaled, table, times
 from bench.measuring import spread
+from hotloop.sweeps import Results
 
+FIGURE = storage.DOCS / "sweep-scaling.png"
 _SETTINGS = {"num_envs": 8, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4}
 _SB3 = """
 import sys
@@ -51,23 +60,57 @@ PPO("MlpPolicy", envs, learning_rate=rate, n_steps=128, batch_size=256, n_epochs
 """
 
 
+_TUNE = """
+import sys
+from ray import init, tune
+
+def train(given):
+    import torch
+    torch.set_num_threads(1)
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+    envs = make_vec_env("CartPole-v1", n_envs=8, seed=1)
+    PPO("MlpPolicy", envs, learning_rate=given["rate"], n_steps=128, batch_size=256, n_epochs=4,
+        seed=1, device="cpu").learn(given["steps"])
+    return {"score": 0.0}
+
+init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+steps, *rates = sys.argv[1:]
+space = {"rate": tune.grid_search([float(x) for x in rates]), "steps": int(steps)}
+results = tune.Tuner(
+    tune.with_resources(train, {"cpu": 1}),
+    param_space=space,
+    tune_config=tune.TuneConfig(reuse_actors=True),
+    run_config=tune.RunConfig(verbose=0, storage_path=sys.path[0] or "/tmp"),
+).fit()
+assert not results.errors, results.errors
+"""
+
+
 def rates(count: int) -> list[float]:
     """Learning rates of the trials."""
     return (10.0 ** np.random.default_rng(0).uniform(-4, -2, count)).tolist()
 
 
-def sweep(count: int, steps: int, jobs: int, lanes: int) -> float:
-    """Seconds of `hotloop sweep`."""
+def sweep(
+    count: int, steps: int, jobs: int, lanes: int, *more: str, beyond: list[float] | None = None
+) -> float:
+    """Seconds of `hotloop sweep`, with more options; `beyond` takes those beyond trainings."""
     with tempfile.TemporaryDirectory() as folder:
         options = {**_SETTINGS, "total_timesteps": steps, "env_id": "CartPole-v1"}
         given = [f"--{name.replace('_', '-')}={x}" for name, x in options.items()]
         space = f"learning_rate={','.join(map(repr, rates(count)))}"
         command = [sys.executable, "-m", "hotloop", "sweep", "ppo", *given, space]
         command += ["--sampler", "grid", "--jobs", str(jobs), "--lanes", str(lanes)]
-        command += ["--file", str(Path(folder) / "sweep.sqlite")]
+        command += ["--file", str(Path(folder) / "sweep.sqlite"), *more]
         began = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
-        return time.perf_counter() - began
+        took = time.perf_counter() - began
+        if beyond is not None:
+            results = Results(Path(folder) / "sweep.sqlite")
+            beyond.append(took - sum(one.seconds or 0.0 for one in results.runs()))
+            results.close()
+        return took
 
 
 def each(make: Callable[[float, str], list[str]], count: int, at_once: int = 2) -> float:
@@ -91,6 +134,17 @@ def each(make: Callable[[float, str], list[str]], count: int, at_once: int = 2) 
             for process in [one for one in running if one.poll() is not None]:
                 assert process.returncode == 0, process.args
                 running.remove(process)
+        return time.perf_counter() - began
+
+
+def tune(count: int, steps: int) -> float:
+    """Seconds of Ray Tune's own program."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program.py"
+        program.write_text(_TUNE)
+        command = [sys.executable, str(program), str(steps), *map(repr, rates(count))]
+        began = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
         return time.perf_counter() - began
 
 
@@ -122,6 +176,35 @@ def sweep_table() -> str:
     return table(*rows)
 
 
+def draw() -> None:
+    """Draw the speed-up by processes that was measured, and Amdahl's curves through it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    numbers = np.arange(1, 17)
+    axes.plot(numbers, numbers, color="#999999", linestyle="--", label="no serial share")
+    for color, name in zip(("#0077bb", "#ee7733"), ("sweep", "sweep_20x102400"), strict=True):
+        stored = storage.load(name)
+        seconds = {
+            number: stored["ways"][way]["seconds"]["median"]
+            for number, way in ((1, "1 process"), (2, "2 processes"))
+        }
+        serial, about = stored["serial"], f"{stored['trials']} × {stored['timesteps']:,} steps"
+        curve = 1 / (serial + (1 - serial) / numbers)
+        axes.plot(numbers, curve, color=color, label=f"{about}: {serial:.0%} serial")
+        axes.plot(seconds.keys(), [seconds[1] / x for x in seconds.values()], "o", color=color)
+    axes.set(xlabel="processes", ylabel="times one process", xscale="log", yscale="log")
+    axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+    axes.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+    axes.minorticks_off()
+    axes.legend(frameon=False)
+    figure.savefig(FIGURE, dpi=130)
+    pyplot.close(figure)
+
+
 def main() -> int:
     """Measure, print, store."""
     parser = argparse.ArgumentParser(
@@ -136,8 +219,9 @@ def main() -> int:
     parser.add_argument("--way", action="append", help="1 process, 2 processes …; again for more")
     options = parser.parse_args()
     count, steps, lanes = options.trials, options.timesteps, options.lanes
+    beyond: list[float] = []
     ways: dict[str, tuple[str, Callable[[], float]]] = {
-        "1 process": ("one after another", lambda: sweep(count, steps, 1, 1)),
+        "1 process": ("one after another", lambda: sweep(count, steps, 1, 1, beyond=beyond)),
         "2 processes": ("two processes", lambda: sweep(count, steps, 2, 1)),
         "1 process, lanes": (f"one process, {lanes} lanes", lambda: sweep(count, steps, 1, lanes)),
         "2 processes, lanes": (
@@ -154,6 +238,11 @@ def main() -> int:
                 lambda rate, _: [sys.executable, "-c", _SB3, repr(rate), str(steps)], count
             ),
         ),
+        "ray": (
+            "`--backend ray`, two at a time",
+            lambda: sweep(count, steps, 2, 1, "--backend", "ray"),
+        ),
+        "tune": ("Stable-Baselines3 and Ray Tune, two at a time", lambda: tune(count, steps)),
     }
     asked = options.way or list(ways)
     sweep(2, steps, 1, 1)  # the update is compiled once, for all
@@ -167,11 +256,11 @@ def main() -> int:
         name: {"about": ways[name][0], "seconds": spread(series)} for name, series in taken.items()
     }
     one, two = (result[name]["seconds"]["median"] for name in ("1 process", "2 processes"))
-    # Amdahl: T(2) / T(1) = s + (1 − s) / 2.
-    serial = max(0.0, 2 * two / one - 1)
+    serial = serial_share({1: one, 2: two})
     for name, way in result.items():
         print(f"{name:22} {json.dumps(way['seconds'])}, {one / way['seconds']['median']:.2f} ×")
-    print(f"serial by Amdahl's law: {serial:.1%}")
+    overhead_s = statistics.median(beyond) / count
+    print(f"serial by Amdahl's law: {serial:.1%}; a trial beyond its training: {overhead_s:.3f} s")
     is_usual = (count, steps) == (parser.get_default("trials"), parser.get_default("timesteps"))
     storage.save(
         "sweep" if is_usual else f"sweep_{count}x{steps}",
@@ -182,9 +271,11 @@ def main() -> int:
             "lanes": lanes,
             "ways": result,
             "serial": serial,
+            "overhead_s": overhead_s,
         },
-        peers=("stable-baselines3", "optuna"),
+        peers=("stable-baselines3", "optuna", "ray"),
     )
+    draw()
     return 0
 
 

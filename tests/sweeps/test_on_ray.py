@@ -138,7 +138,7 @@ def test_a_fork_is_the_run_that_its_configuration_makes(tmp_path, has_evaluation
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_same_sweep_on_ray_and_in_processes(ray, tmp_path, capsys):
     args = ("learning_rate=log:1e-4,1e-2", "--trials", "3", "--seeds", "1-2")
     sweep(tmp_path / "here.sqlite", *args)
@@ -160,7 +160,7 @@ def test_the_same_sweep_on_ray_and_in_processes(ray, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_population_and_its_best_trained_again(ray, tmp_path, capsys):
     args = ("learning_rate=log:1e-5,1e-1", "entropy_coef=lin:0,0.1", "--sampler", "pbt", *RAY)
     args += ("--trials", "4", "--generations", "3", "--total-timesteps", "768")
@@ -193,7 +193,7 @@ def test_a_population_and_its_best_trained_again(ray, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_population_with_a_replay_buffer(ray, tmp_path):
     args = ["sweep", "dqn", "--env-id", "CartPole-v1", "--total-timesteps", "1500"]
     args += ["--execution", "eager", "--hidden-sizes", "8", "--learning-starts", "100", "--seed"]
@@ -221,7 +221,7 @@ def test_a_population_with_a_replay_buffer(ray, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_what_fails_and_what_is_stopped_is_told(ray, tmp_path, capsys):
     path = tmp_path / "one.sqlite"
     space = ("learning_rate=1e-3,1e-9,2e-9,3e-9,1e30", "--sampler", "grid", "--pruner", "asha")
@@ -238,7 +238,7 @@ def test_what_fails_and_what_is_stopped_is_told(ray, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_trial_whose_process_is_killed_is_tried_again(ray, tmp_path):
     path, killed = tmp_path / "one.sqlite", []
 
@@ -260,7 +260,7 @@ def test_a_trial_whose_process_is_killed_is_tried_again(ray, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_trials_with_workers_get_cores_for_them(ray, tmp_path, capsys):
     path = tmp_path / "one.sqlite"
     args = ("learning_rate=1e-3,1e-4", "--sampler", "grid", *RAY)
