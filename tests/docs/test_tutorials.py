@@ -1,4 +1,4 @@
-"""The tutorials, walked from an empty folder: every file, command and block, with smaller budgets."""
+"""The tutorials, walked from an empty folder: every file, command and block, in smaller sizes."""
 
 from __future__ import annotations
 
