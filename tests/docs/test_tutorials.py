@@ -48,6 +48,14 @@ def test_a_tutorial_says_what_it_needs_and_where_it_leads(name):
     assert "\n## Where to go next\n" in text
 
 
+def test_the_forecast_is_what_is_printed(capsys):
+    page = blocks(TUTORIALS / "workers-to-a-cluster.md")
+    texts = [text for _, text in page]
+    (at,) = (k for k, text in enumerate(texts) if text.startswith("hotloop plan"))
+    assert main(shlex.split(texts[at])[1:]) == 0
+    assert capsys.readouterr().out.strip() == texts[at + 1].strip()
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name",
