@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench import timing
+from bench import readme, timing
 from bench.accelerate import tables as accelerate
 from bench.bandits import tables as bandits
 from bench.memory import doom
@@ -53,7 +53,7 @@ class Bench(NamedTuple):
     tables: tuple[Table, ...] = ()
 
 
-README, OFF_POLICY, PPO = "README.md", "docs/off-policy.md", "docs/ppo.md"
+README, SPEED, OFF_POLICY, PPO = "README.md", "docs/speed.md", "docs/off-policy.md", "docs/ppo.md"
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
 CLUSTER = "docs/cluster.md"
@@ -86,8 +86,9 @@ BENCHES: dict[str, Bench] = {
             "--algorithm dqn --against sb3 sbx",
         ),
         tables=(
-            Table(README, "training table", train.training_table),
-            Table(README, "train-off-policy", train.off_policy_table),
+            Table(README, "readme table", readme.readme_table),
+            Table(SPEED, "training table", train.training_table),
+            Table(SPEED, "train-off-policy", train.off_policy_table),
             Table(OFF_POLICY, "train-off-policy", train.off_policy_table),
         ),
     ),
@@ -174,7 +175,7 @@ BENCHES: dict[str, Bench] = {
             Table(REPLAY, "replay share", replay.share_table),
             Table(REPLAY, "replay small", replay.small_table),
             Table(REPLAY, "replay start", replay.start_table),
-            Table(README, "replay short", replay.short_table),
+            Table(SPEED, "replay short", replay.short_table),
         ),
     ),
     "replay-share": Bench(
@@ -224,7 +225,7 @@ BENCHES: dict[str, Bench] = {
             Table(BANDITS, "bandit memory", bandits.memory_table),
             Table(BANDITS, "bandit grid", bandits.grid_table),
             Table(BANDITS, "bandit exercise", bandits.exercise_table),
-            Table(README, "bandit short", bandits.short_table),
+            Table(SPEED, "bandit short", bandits.short_table),
         ),
     ),
     "profiler": Bench(
