@@ -32,14 +32,15 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #if PY_VERSION_HEX >= 0x030B0000 && defined(__linux__) && !defined(Py_GIL_DISABLED)
+
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 #if PY_VERSION_HEX < 0x030D0000
 #undef _PyGC_FINALIZED
