@@ -20,6 +20,9 @@ REPLAY_PEERS := cpprb pybind11 sumtree torchrl \
 # And bandits. SMPyBandits comes without its requirements: those that it imports come with MABWiser.
 BANDIT_PEERS := EpsilonGreedy mabwiser omegaconf 'pymab; python_version >= "3.11"'
 
+# Two files: what the project's environment is made of, and what the peers bring into it.
+PINS := --constraint constraints.txt --constraint bench/constraints.txt
+
 ifeq ($(shell command -v $(PYTHON)),)
 PYTHON := python3
 endif
@@ -63,9 +66,8 @@ lint: $(VENV)/installed
 
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt $(TRAIN_PEERS) $(REPLAY_PEERS) \
-		$(BANDIT_PEERS)
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps tianshou SMPyBandits
+	$(BIN)/pip install --quiet $(PINS) $(TRAIN_PEERS) $(REPLAY_PEERS) $(BANDIT_PEERS)
+	$(BIN)/pip install --quiet $(PINS) --no-deps tianshou SMPyBandits
 	$(BIN)/python -m bench all
 
 wheel: $(VENV)/installed
@@ -73,7 +75,7 @@ wheel: $(VENV)/installed
 	$(BIN)/python -m build --wheel --no-isolation
 	@ls dist
 
-$(VENV)/installed: pyproject.toml constraints.txt $(wildcard src/hotloop/*.c src/hotloop/*/*.c)
+$(VENV)/installed: pyproject.toml constraints.txt $(wildcard src/hotloop/*/*.c src/hotloop/*/*/*.c)
 	@echo "installing into $(VENV); this takes some minutes once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools torch==2.13.0
