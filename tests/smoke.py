@@ -26,12 +26,12 @@ print(total)
 
 
 def run(*args: str) -> str:
-    """Run hotloop; returns what it prints."""
+    """Run hotloop; returns what it prints, reports on standard error included."""
     done = subprocess.run(
         [sys.executable, "-m", "hotloop", *args], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"hotloop {' '.join(args)}: {done.stdout}{done.stderr}"
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def main() -> None:

@@ -32,6 +32,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -796,8 +797,9 @@ PyMODINIT_FUNC PyInit__ticker(void) {
 #else
 
 PyMODINIT_FUNC PyInit__ticker(void) {
-    PyErr_SetString(PyExc_ImportError, "looks by the main thread need Linux and Python 3.11");
-    return NULL;
+    /* By strerror the library links with libc: auditwheel refuses one that links with none. */
+    return PyErr_Format(PyExc_ImportError, "looks by the main thread need Linux and Python 3.11: %s",
+                        strerror(ENOSYS));
 }
 
 #endif
