@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench import readme, timing
+from bench import install, readme, timing
 from bench.accelerate import tables as accelerate
 from bench.bandits import tables as bandits
 from bench.memory import doom
@@ -153,6 +153,13 @@ BENCHES: dict[str, Bench] = {
         "2 min",
         runs=("",),
         tables=(Table("docs/runs.md", "start table", start.start_table),),
+    ),
+    "install": Bench(
+        "bench.install",
+        "from an empty folder to the end of a first training: sizes and seconds",
+        "5 min",
+        runs=("",),
+        tables=(Table(SPEED, "install table", install.install_table),),
     ),
     "report": Bench(
         "bench.runs.report",
