@@ -1,0 +1,140 @@
+"""Docstrings as Markdown: what hotloop's docstrings hold, in reStructuredText for autodoc.
+
+Single backticks are code, a fence is a block of code, an indented paragraph is shown as it stands,
+and `*`, `|` and `_` mean themselves: they are equations' signs. Sections (`Args:`) are napoleon's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
+
+_CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+_SIGNS = re.compile(r"([*|\\_])")
+# What may stand beside inline code in reStructuredText; elsewhere an escaped space parts them.
+_BEFORE, _AFTER = " \t'\"([{<-/:", " \t'\")]}>-/:.,;!?"
+_NAMES = re.compile(r"\s+\w+(?:, \w+)+:(?= )")
+_SECTION = re.compile(r"\s*(Args|Attributes|Raises|Returns|Yields|Note|Example|Examples):$")
+
+
+def converted(lines: list[str]) -> list[str]:
+    """The docstring in reStructuredText, sections left to napoleon."""
+    return list(_blocks(lines))
+
+
+def _blocks(lines: list[str]) -> Iterator[str]:
+    fence: int | None = None  # its indentation
+    section: int | None = None
+    of_attributes = False
+    literal: int | None = None
+    after_blank = True
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        stripped = line.strip()
+        if fence is not None:
+            if stripped == "```":
+                fence = None
+                yield ""
+            else:
+                yield f"    {line}"
+            continue
+        if stripped.startswith("```"):
+            fence = indent
+            language = stripped[3:] or "none"
+            yield ""
+            yield f"{' ' * indent}.. code-block:: {language}"
+            yield ""
+            continue
+        if not stripped:
+            after_blank = True
+            yield ""
+            continue
+        if literal is not None and indent < literal:
+            literal = None
+        if section is not None and indent <= section:
+            section = None
+        if found := _SECTION.match(line):
+            section, of_attributes = indent, found[1] == "Attributes"
+        elif literal is None and section is None and indent >= 2 and after_blank:
+            literal = indent
+            yield f"{' ' * (indent - 2)}.. code-block:: none"
+            yield ""
+        after_blank = False
+        if literal is not None:
+            yield f"    {line}"
+            continue
+        if section is not None and of_attributes:
+            # Sphinx would take the first of several names for a type.
+            line = _NAMES.sub(lambda names: names[0].replace(", ", ","), line)
+        yield _prose(line)
+
+
+def _prose(line: str) -> str:
+    """A line with its code in double backticks and its signs escaped."""
+    parts = _CODE.split(line)
+    out = []
+    for index, part in enumerate(parts):
+        if not index % 2:
+            out.append(_SIGNS.sub(r"\\\1", part))
+            continue
+        before, after = parts[index - 1][-1:], parts[index + 1][:1]
+        out.append("" if not before or before in _BEFORE else "\\ ")
+        out.append(f"``{part}``")
+        out.append("" if not after or after in _AFTER else "\\ ")
+    return "".join(out)
+
+
+def _convert(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = converted(lines)
+
+
+def _skip(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out what a named tuple says of its fields."""
+    described = inspect.getdoc(thing) or ""
+    return True if described.startswith("Alias for field number") else None
+
+
+def _resolve(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.TextElement
+) -> nodes.Node | None:
+    """A type in a signature: the public name of that class, or plain text."""
+    if node.get("refdomain") != "py" or node.get("reftype") not in ("class", "obj", "exc", "data"):
+        return None
+    name = node["reftarget"].rpartition(".")[2]
+    objects = env.get_domain("py").objects  # type: ignore[attr-defined]
+    public = sorted(full for full in objects if full.rpartition(".")[2] == name)
+    if node["reftarget"].startswith("hotloop.") or "." not in node["reftarget"]:
+        for full in public:
+            found = objects[full]
+            if found.objtype in ("class", "exception", "data"):
+                target = app.builder.get_relative_uri(node["refdoc"], found.docname)
+                return nodes.reference("", "", text, refuri=f"{target}#{found.node_id}")
+    return text
+
+
+class PlainNames(SphinxTransform):
+    """Names of attributes are no links: each is described where it stands."""
+
+    default_priority = 400
+
+    def apply(self, **kwargs: Any) -> None:
+        for node in list(self.document.findall(pending_xref)):
+            if node.get("refdomain") == "py" and node.get("reftype") == "obj":
+                node.replace_self(node.children)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _convert, priority=400)  # before napoleon
+    app.connect("autodoc-skip-member", _skip)
+    app.add_transform(PlainNames)
+    app.connect("missing-reference", _resolve, priority=900)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
