@@ -19,6 +19,7 @@ html_title = f"hotloop {release}"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "public_names",
     "markdown_docstrings",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
@@ -47,6 +48,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_theme_options = {
     "source_repository": REPOSITORY,
     "source_branch": "main",

@@ -12,7 +12,7 @@ _COMMANDS = ("hotloop", "pip", "python", "make", "ray", "py-spy", "git")
 
 
 class CodeLanguages(SphinxTransform):
-    """Names the language of blocks whose first word is a command."""
+    """Names the language of blocks that hold commands alone, or a prompt and what it gave."""
 
     default_priority = 400
 
@@ -20,10 +20,10 @@ class CodeLanguages(SphinxTransform):
         for block in self.document.findall(nodes.literal_block):
             if block.get("language", "none") not in ("none", "default"):
                 continue
-            words = block.astext().split(maxsplit=2)
-            if words[:1] == ["$"]:
+            lines = block.astext().replace("\\\n", "").splitlines()
+            if lines and lines[0].startswith("$ "):
                 block["language"] = "console"
-            elif words and words[0] in _COMMANDS and not words[1].startswith(("=", "→")):
+            elif all(line.split(" ")[0] in _COMMANDS for line in lines if line and line[0] != "#"):
                 block["language"] = "sh"
 
 

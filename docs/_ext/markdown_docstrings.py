@@ -11,11 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
-from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
 
 _CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _SIGNS = re.compile(r"([*|\\_])")
@@ -102,32 +100,28 @@ def _skip(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: An
     return True if described.startswith("Alias for field number") else None
 
 
-def _resolve(
-    app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.TextElement
-) -> nodes.Node | None:
-    """A type in a signature: the public name of that class, or plain text."""
-    if node.get("refdomain") != "py" or node.get("reftype") not in ("class", "obj", "exc", "data"):
-        return None
-    name = node["reftarget"].rpartition(".")[2]
-    objects = env.get_domain("py").objects  # type: ignore[attr-defined]
-    public = sorted(full for full in objects if full.rpartition(".")[2] == name)
-    if node["reftarget"].startswith("hotloop.") or "." not in node["reftarget"]:
-        for full in public:
-            found = objects[full]
-            if found.objtype in ("class", "exception", "data"):
-                target = app.builder.get_relative_uri(node["refdoc"], found.docname)
-                return nodes.reference("", "", text, refuri=f"{target}#{found.node_id}")
-    return text
+class Types(SphinxPostTransform):
+    """Types in signatures: links to public names, of the same room where there are several.
 
+    What is not public, and what is not ours, is plain text.
+    """
 
-class PlainNames(SphinxTransform):
-    """Names of attributes are no links: each is described where it stands."""
+    default_priority = 5  # before Sphinx looks for them by their last part alone
 
-    default_priority = 400
-
-    def apply(self, **kwargs: Any) -> None:
+    def run(self, **kwargs: Any) -> None:
+        objects = self.env.domains.python_domain.objects
         for node in list(self.document.findall(pending_xref)):
-            if node.get("refdomain") == "py" and node.get("reftype") == "obj":
+            if node.get("refdomain") != "py":
+                continue
+            name = node["reftarget"].rpartition(".")[2]
+            room = ".".join((node.get("py:module") or "").split(".")[:2])
+            public = [full for full in objects if full.rpartition(".")[2] == name]
+            public = [full for full in public if not objects[full].aliased]
+            near = [full for full in public if full.startswith(f"{room}.")] or public
+            ours = node["reftarget"].startswith("hotloop.") or "." not in node["reftarget"]
+            if node["reftype"] != "obj" and ours and len(near) == 1:
+                node["reftarget"], node["refspecific"] = near[0], False
+            else:
                 node.replace_self(node.children)
 
 
@@ -135,6 +129,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", _convert, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", _skip)
-    app.add_transform(PlainNames)
-    app.connect("missing-reference", _resolve, priority=900)
+    app.add_post_transform(Types)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
