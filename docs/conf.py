@@ -36,8 +36,10 @@ myst_enable_extensions = ["colon_fence"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+# By their names, not by what they stand for.
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike")}
 autodoc_preserve_defaults = True
-autodoc_default_options = {"members": True, "show-inheritance": True, "no-value": True}
+autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False

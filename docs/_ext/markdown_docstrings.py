@@ -61,9 +61,9 @@ def _blocks(lines: list[str]) -> Iterator[str]:
             section = None
         if found := _SECTION.match(line):
             section, of_attributes = indent, found[1] == "Attributes"
-        elif literal is None and section is None and indent >= 2 and after_blank:
+        elif literal is None and section is None and indent >= 4 and after_blank:
             literal = indent
-            yield f"{' ' * (indent - 2)}.. code-block:: none"
+            yield ".. code-block:: none"
             yield ""
         after_blank = False
         if literal is not None:
@@ -90,8 +90,23 @@ def _prose(line: str) -> str:
     return "".join(out)
 
 
+_WITHOUT_SECTIONS = ("attribute", "data", "property")
+_kept: dict[str, list[str]] = {}
+
+
 def _convert(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = converted(lines)
+    if what in _WITHOUT_SECTIONS:
+        # Napoleon would take what stands before a colon for a type.
+        _kept[name], lines[:] = lines[:], []
+    else:
+        lines[:] = converted(lines)
+
+
+def _give_back(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
+    if what in _WITHOUT_SECTIONS:
+        lines[:] = converted(_kept.pop(name))
 
 
 def _skip(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
@@ -128,6 +143,7 @@ class Types(SphinxPostTransform):
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", _convert, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", _give_back, priority=600)
     app.connect("autodoc-skip-member", _skip)
     app.add_post_transform(Types)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,16 +8,19 @@ docstring below their assignment, wherever that stands, and constrained types by
 from __future__ import annotations
 
 import ast
+import contextlib
+import dataclasses
 import importlib
 import inspect
 import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from project import ROOT
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 _SOURCE = ROOT / "src"
 
@@ -57,58 +60,51 @@ def _described() -> dict[tuple[str, str], str]:
     return found
 
 
-def _is_data(thing: Any) -> bool:
-    return not (inspect.isclass(thing) or inspect.isroutine(thing) or inspect.ismodule(thing))
-
-
 def _constraints(thing: Any) -> str:
-    """What a type's values must satisfy; empty: it has no constraint."""
-    told = [getattr(thing, "expected", "")]
-    if get_origin(thing) is Annotated:
-        told = [getattr(mark, "expected", "") for mark in get_args(thing)[1:]]
-    return " and ".join(filter(None, told))
-
-
-class _Data:
-    """What is said of public names that are no class and no function."""
-
-    def __init__(self) -> None:
-        self._public = {name: set(importlib.import_module(name).__all__) for name in modules()}
-        self._described = _described()
-
-    def keep(
-        self, app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any
-    ) -> bool | None:
-        """Keep public names that have no docstring of their own."""
-        module = app.env.temp_data.get("autodoc:module")
-        excluded = name in (options.get("exclude-members") or ())
-        is_public = what == "module" and name in self._public.get(module, ())
-        return False if is_public and not excluded and _is_data(thing) else None
-
-    def describe(
-        self, app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
-    ) -> None:
-        """Give a name its docstring in place of that of its type."""
-        module, _, last = name.rpartition(".")
-        if last not in self._public.get(module, ()) or not _is_data(thing):
-            return
-        for (where, assigned), text in self._described.items():
-            if assigned == last and getattr(importlib.import_module(where), last) is thing:
-                lines[:] = text.splitlines()
-                return
-        lines[:] = [f"Must {told}."] if (told := _constraints(thing)) else []
+    """What a value must satisfy, or values of a type; empty: nothing."""
+    marks = [thing, *(get_args(thing)[1:] if get_origin(thing) is Annotated else ())]
+    told = " and ".join(filter(None, (getattr(mark, "expected", "") for mark in marks)))
+    return f"Must {told}." if told else ""
 
 
 def _load(app: Sphinx) -> None:
+    described = _described()
     for module in map(importlib.import_module, modules()):
+        analyzer = ModuleAnalyzer.for_module(module.__name__)
+        analyzer.analyze()
         for name in module.__all__:
-            setattr(module, name, getattr(module, name))
-    data = _Data()
-    app.connect("autodoc-skip-member", data.keep)
-    app.connect("autodoc-process-docstring", data.describe, priority=300)  # then as all others
+            thing = getattr(module, name)
+            setattr(module, name, thing)
+            if inspect.isclass(thing) or inspect.isroutine(thing):
+                continue
+            texts = [
+                text
+                for (where, assigned), text in described.items()
+                if assigned == name and getattr(importlib.import_module(where), name) is thing
+            ]
+            lines = (texts[0] if texts else _constraints(thing)).splitlines()
+            if not isinstance(thing, str | int | tuple) or len(repr(thing)) > 100:
+                lines += ["", ":meta hide-value:"]
+            analyzer.attr_docs["", name] = [*lines, ""]
+
+
+def _plain_types(app: Sphinx, what: str, name: str, thing: Any, *rest: Any) -> None:
+    """Give the fields of a dataclass types without their constraints."""
+    if inspect.isclass(thing) and dataclasses.is_dataclass(thing):
+        with contextlib.suppress(NameError):  # what is imported for type checking alone
+            hints = get_type_hints(thing)
+            own = inspect.get_annotations(thing)
+            own.update((name, hints[name]) for name in own)
+
+
+def _no_object(app: Sphinx, name: str, thing: Any, options: Any, bases: list[Any]) -> None:
+    """Leave `object` out of what a class inherits from."""
+    bases[:] = [base for base in bases if base is not object]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.connect("builder-inited", _load)
+    app.connect("autodoc-process-docstring", _plain_types)
+    app.connect("autodoc-process-bases", _no_object)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
