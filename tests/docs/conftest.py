@@ -19,7 +19,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (shared / "site.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (built / "index.html").exists():
-            options = "-W --keep-going -n -q -b html".split()
+            options = ["-W", "--keep-going", "-n", "-q", "-b", "html"]
             folders = ["-d", shared / "doctrees", ROOT / "docs", built]
             done = subprocess.run(
                 [sys.executable, "-m", "sphinx", *options, *folders], capture_output=True, text=True

@@ -19,8 +19,8 @@ from tests.profiler import browser
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-import public_names  # noqa: E402
-from project import REPOSITORY  # noqa: E402
+import public_names
+from project import REPOSITORY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -45,11 +45,11 @@ def test_every_link_and_anchor_leads_somewhere(site):
                     broken.append(f"{path}: {link} (no such host)")
                 continue
             target = Path(os.path.normpath(path.parent / unquote(to.path))) if to.path else path
+            anchors = found[target].anchors if target in found else {""}
             if not (site / target).is_file():
                 broken.append(f"{path}: {link}")
-            elif to.fragment and target in found:
-                if unquote(to.fragment) not in found[target].anchors:
-                    broken.append(f"{path}: {link} (no such anchor)")
+            elif unquote(to.fragment) not in anchors | {""}:
+                broken.append(f"{path}: {link} (no such anchor)")
     assert not broken, "\n".join(broken)
 
 
@@ -178,7 +178,8 @@ def test_the_search_finds_a_word(site, chromium):
                 """new Promise((go) => {
                   const look = () => {
                     const links = [...document.querySelectorAll("ul.search li a")];
-                    links.length ? go(links.map((a) => a.getAttribute("href"))) : setTimeout(look, 50);
+                    if (!links.length) setTimeout(look, 50);
+                    else go(links.map((a) => a.getAttribute("href")));
                   };
                   look();
                 })"""
