@@ -16,8 +16,10 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from docutils import nodes
 from project import ROOT
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
@@ -60,11 +62,15 @@ def _described() -> dict[tuple[str, str], str]:
     return found
 
 
-def _constraints(thing: Any) -> str:
-    """What a value must satisfy, or values of a type; empty: nothing."""
-    marks = [thing, *(get_args(thing)[1:] if get_origin(thing) is Annotated else ())]
-    told = " and ".join(filter(None, (getattr(mark, "expected", "") for mark in marks)))
-    return f"Must {told}." if told else ""
+def _told(thing: Any) -> str:
+    """What a constraint, a mark or a type says of a value; of others nothing."""
+    kind, *marks = get_args(thing) if get_origin(thing) is Annotated else (thing,)
+    told = " and ".join(getattr(mark, "expected", "") for mark in marks or (thing,))
+    if marks or isinstance(thing, UnionType):
+        name = kind.__name__ if inspect.isclass(kind) and not get_args(kind) else str(kind)
+        name = re.sub(r"[a-z_.]+\.(?=[A-Z])", "", name)
+        return f"`{name}`" + (f" that must {told}." if told else ".")
+    return f"Must {told}." if told else getattr(thing, "meaning", "")
 
 
 def _load(app: Sphinx) -> None:
@@ -82,7 +88,7 @@ def _load(app: Sphinx) -> None:
                 for (where, assigned), text in described.items()
                 if assigned == name and getattr(importlib.import_module(where), name) is thing
             ]
-            lines = (texts[0] if texts else _constraints(thing)).splitlines()
+            lines = (texts[0] if texts else _told(thing)).splitlines()
             if not isinstance(thing, str | int | tuple) or len(repr(thing)) > 100:
                 lines += ["", ":meta hide-value:"]
             analyzer.attr_docs["", name] = [*lines, ""]
@@ -97,14 +103,17 @@ def _plain_types(app: Sphinx, what: str, name: str, thing: Any, *rest: Any) -> N
             own.update((name, hints[name]) for name in own)
 
 
-def _no_object(app: Sphinx, name: str, thing: Any, options: Any, bases: list[Any]) -> None:
-    """Leave `object` out of what a class inherits from."""
-    bases[:] = [base for base in bases if base is not object]
+def _without_empty(app: Sphinx, document: nodes.document) -> None:
+    """Leave out that a class inherits from `object`, and what constrained types are made of."""
+    for paragraph in list(document.findall(nodes.paragraph)):
+        text = paragraph.astext()
+        if text == "Bases: object" or text.startswith("alias of Annotated["):
+            paragraph.parent.remove(paragraph)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.connect("builder-inited", _load)
     app.connect("autodoc-process-docstring", _plain_types)
-    app.connect("autodoc-process-bases", _no_object)
+    app.connect("doctree-read", _without_empty)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
