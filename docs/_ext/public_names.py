@@ -100,7 +100,7 @@ def _plain_types(app: Sphinx, what: str, name: str, thing: Any, *rest: Any) -> N
         with contextlib.suppress(NameError):  # what is imported for type checking alone
             hints = get_type_hints(thing)
             own = inspect.get_annotations(thing)
-            own.update((name, hints[name]) for name in own)
+            thing.__annotations__ = {field: hints[field] for field in own}
 
 
 def _without_empty(app: Sphinx, document: nodes.document) -> None:
