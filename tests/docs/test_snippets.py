@@ -3,7 +3,7 @@
 A command is a line of a block whose first line is one, or a line behind a prompt. Of hotloop's
 commands the options are read, and nothing is begun; the cheap ones are run. `make` must have the
 target, `pip install` the extra. What can't be tried is in `NOT_TRIED`, with its reason. Blocks of
-Python are run by tests/test_pages.py.
+Python are run by tests/test_pages.py. Tutorials are walked by tests/docs/test_tutorials.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from bench.catalog import BENCHES
 from hotloop import cli
 from tests.docs.site import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ALL = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in ALL if page.parent.name != "tutorials"]
 NAMES = [path.relative_to(ROOT).with_suffix("").as_posix() for path in PAGES]
 # Beginnings of lines that are commands; the rest of such a block may be what they print.
 COMMANDS = re.compile(r"(\$ |(hotloop|pip|python|make|ray|py-spy|austin|perf|git|kubectl|sbatch) )")
@@ -35,7 +36,20 @@ NOT_TRIED = {
 # Those that take a moment are run as they stand, the bandits with few runs.
 RUN = ("doctor", "presets", "plan", "--version")
 SMALLER = {"--runs": "20", "--steps": "50"}
-FENCES = {"", "python", "sh", "console", "toml", "yaml", "json", "{toctree}", "{eval-rst}", "pycon"}
+FENCES = {
+    "",
+    "bash",
+    "text",
+    "python",
+    "sh",
+    "console",
+    "toml",
+    "yaml",
+    "json",
+    "{toctree}",
+    "{eval-rst}",
+    "pycon",
+}
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -53,7 +67,7 @@ def commands(text: str) -> list[str]:
     found = []
     for language, block in blocks(text):
         lines = re.sub(r"\\\n\s*", "", block).splitlines()
-        if language in ("sh", "console", "") and lines and COMMANDS.match(lines[0]):
+        if language in ("sh", "bash", "console", "") and lines and COMMANDS.match(lines[0]):
             found += [line.removeprefix("$ ") for line in lines if COMMANDS.match(line)]
     return [re.sub(r"\s+# .*", "", line) for line in found]
 
@@ -174,7 +188,7 @@ def test_what_is_not_tried_is_still_shown():
     assert not unknown
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_fences_have_languages_that_are_known(page):
     languages = {language for language, _ in blocks(page.read_text(encoding="utf-8"))}
     assert languages <= FENCES
