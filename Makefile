@@ -27,7 +27,7 @@ ifeq ($(shell command -v $(PYTHON)),)
 PYTHON := python3
 endif
 
-.PHONY: demo test test-quick test-slow test-faults test-all lint bench wheel clean
+.PHONY: demo test test-quick test-slow test-faults test-all lint docs bench wheel clean
 
 # Train CartPole, look at the curve and at where the time went, play 100 episodes.
 demo: $(VENV)/installed
@@ -63,6 +63,11 @@ lint: $(VENV)/installed
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m bench imports
+
+# The pages of docs/ and the reference as a site; a warning is an error. No network is needed.
+docs: $(VENV)/installed
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html -d build/doctrees docs build/docs
+	@echo "the site: build/docs/index.html"
 
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed

@@ -17,7 +17,16 @@ from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
-from bench.train import asynchronous, lanes, neighbours, pixels, presets, start, sweeps
+from bench.train import (
+    asynchronous,
+    lanes,
+    neighbours,
+    options,
+    pixels,
+    presets,
+    start,
+    sweeps,
+)
 from bench.train import tables as train
 
 
@@ -53,7 +62,10 @@ class Bench(NamedTuple):
     tables: tuple[Table, ...] = ()
 
 
-README, SPEED, OFF_POLICY, PPO = "README.md", "docs/speed.md", "docs/off-policy.md", "docs/ppo.md"
+README, SPEED, OFF_POLICY = "README.md", "docs/speed.md", "docs/off-policy.md"
+PPO, APPO, SAC, TD3, DQN = (
+    f"docs/algorithms/{name}.md" for name in ("ppo", "appo", "sac", "td3", "dqn")
+)
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
 CLUSTER = "docs/cluster.md"
@@ -64,7 +76,18 @@ BENCHES: dict[str, Bench] = {
     "all": Bench(
         "bench.all", "what tables are made of, one after another, but for corpus", "10 hours"
     ),
-    "tables": Bench("bench.tables", "write the pages' tables from bench/results", "a moment"),
+    "tables": Bench(
+        "bench.tables",
+        "write the pages' tables from bench/results",
+        "a moment",
+        tables=(
+            *(
+                Table(page, "options", partial(options.options_table, name))
+                for page, name in ((PPO, "ppo"), (SAC, "sac"), (TD3, "td3"), (DQN, "dqn"))
+            ),
+            Table(APPO, "options", partial(options.options_table, "appo", beside="ppo")),
+        ),
+    ),
     "timing": Bench(
         "bench.timing",
         "what one span costs, beside other ways to time a scope",
@@ -89,7 +112,10 @@ BENCHES: dict[str, Bench] = {
             Table(README, "readme table", readme.readme_table),
             Table(SPEED, "training table", train.training_table),
             Table(SPEED, "train-off-policy", train.off_policy_table),
-            Table(OFF_POLICY, "train-off-policy", train.off_policy_table),
+            Table(PPO, "training table", train.training_table),
+            Table(SAC, "train-sac", partial(train.off_policy_table, ("sac",))),
+            Table(TD3, "train-td3", partial(train.off_policy_table, ("td3",))),
+            Table(DQN, "train-dqn", partial(train.off_policy_table, ("dqn",))),
         ),
     ),
     "curves": Bench(
@@ -104,7 +130,7 @@ BENCHES: dict[str, Bench] = {
         ),
         tables=(
             Table(PPO, "curves table", train.curves_table),
-            Table(OFF_POLICY, "learning-off-policy", partial(train.curves_table, train.OFF_POLICY)),
+            Table(SAC, "learning-sac", partial(train.curves_table, ("sac",))),
         ),
     ),
     "presets": Bench(
@@ -115,6 +141,10 @@ BENCHES: dict[str, Bench] = {
         tables=(
             Table("docs/presets.md", "presets table", presets.presets_table),
             Table("docs/presets.md", "presets", presets.options_table),
+            Table(PPO, "presets-ppo", partial(presets.presets_table, "ppo")),
+            Table(SAC, "presets-sac", partial(presets.presets_table, "sac")),
+            Table(TD3, "presets-td3", partial(presets.presets_table, "td3")),
+            Table(DQN, "presets-dqn", partial(presets.presets_table, "dqn")),
         ),
     ),
     "pixels": Bench(
@@ -278,8 +308,8 @@ BENCHES: dict[str, Bench] = {
         "1 hour",
         runs=("",),
         tables=(
-            Table("docs/appo.md", "asynchronous learning", asynchronous.learning_table),
-            Table("docs/appo.md", "asynchronous throughput", asynchronous.throughput_table),
+            Table(APPO, "asynchronous learning", asynchronous.learning_table),
+            Table(APPO, "asynchronous throughput", asynchronous.throughput_table),
         ),
     ),
     "neighbours": Bench(

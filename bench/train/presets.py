@@ -102,12 +102,14 @@ def reached(task: str, runs: list[dict[str, Any]]) -> bool | None:
     return statistics.fmean(run["mean_return"] for run in runs) >= least
 
 
-def presets_table() -> str:
-    """One row a preset that was measured."""
+def presets_table(only: str | None = None) -> str:
+    """One row a preset that was measured, of one algorithm or of all."""
     there = presets()
     rows = [["preset", "steps", "seeds", "100 episodes each, mean ± over seeds", "zoo", "minutes"]]
     for task, result in storage.load("presets")["presets"].items():
         algorithm, _, env_id = task.partition(":")
+        if only not in (None, algorithm):
+            continue
         runs = result["runs"]
         means = [run["mean_return"] for run in runs]
         spread = f" ± {statistics.stdev(means):,.1f}" if len(means) > 1 else ""

@@ -34,8 +34,8 @@ def training_table(pattern: str = "train_ppo_*.json") -> str:
     return table(*rows)
 
 
-def off_policy_table() -> str:
-    """Trainings of SAC, TD3 and DQN: a row for each contender, and how many times as fast ours is.
+def off_policy_table(algorithms: tuple[str, ...] = OFF_POLICY) -> str:
+    """Trainings with replay: a row for each contender, and how many times as fast ours is.
 
     Compiling is in the whole: sbx, which compiles within its loop, has no figure without.
     """
@@ -48,7 +48,7 @@ def off_policy_table() -> str:
     for about in figures:
         head += [about, "ratio"]
     rows = [head]
-    for result in _of_algorithms("train", OFF_POLICY):
+    for result in _of_algorithms("train", algorithms):
         about = _about(result)
         for name, summary in result["summaries"].items():
             row = [about, CONTENDERS[name]]

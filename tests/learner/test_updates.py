@@ -109,17 +109,17 @@ def test_without_metrics(metrics, got):
 @pytest.mark.parametrize(
     ("value", "got"),
     [
-        (torch.ones(2), r"a tensor of shape \(2,\)"),
-        (torch.ones(1), r"a tensor of shape \(1,\)"),
-        (0.5, "a float"),
-        (np.float32(0.5), "a float32"),
+        (torch.ones(2), r"a tensor of shape \(2,\): take its mean"),
+        (torch.ones(1), r"a tensor of shape \(1,\): take its mean"),
+        (0.5, "a float: leave it a tensor, without `.item"),
+        (np.float32(0.5), "a float32: leave it a tensor, without `.item"),
     ],
 )
 def test_metrics_that_are_not_0_d(value, got):
     def update(state, batch, noise, hyper):
         return {"loss": batch.x.mean(), "each": value}
 
-    message = rf"must return 0-d tensors as metrics, but `each` is {got}: take its mean"
+    message = rf"must return 0-d tensors as metrics, but `each` is {got}"
     with pytest.raises(ConfigError, match=message):
         bound(update)[1](BATCH, None)
 

@@ -17,9 +17,9 @@ from hotloop.errors import CheckpointError, ConfigError, UnknownNameError
 from hotloop.runs import RunDirectory
 from hotloop.training import OffPolicy, OnPolicy, Update
 
-PAGE = Path(__file__).parents[2] / "docs" / "write-an-algorithm.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "write-an-algorithm.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-FILES = {name[1]: block for block in BLOCKS if (name := re.match(r"# (\w+)\.py\n", block))}
+FILES = {name[1]: block for block in BLOCKS if (name := re.match(r"# (my_[ar]\w+)\.py\n", block))}
 SHORT = ["--total-timesteps", "2000", "--num-steps", "16", "--checkpoint-interval", "500"]
 
 

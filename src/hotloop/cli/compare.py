@@ -26,7 +26,7 @@ def run(args: list[str]) -> int:
         description="Of runs: which options differ, what each has learned in the last tenth of the "
         "steps that all have (interquartile mean over seeds), how far from A, and how fast two of "
         "them are. Of profiles and saved sessions: what takes more or less time in B than in A, "
-        "per environment step. Intervals hold 95 %%.",
+        "per environment step. Intervals hold 95 %.",
     )
     parser.add_argument(
         "sides",

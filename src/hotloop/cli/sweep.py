@@ -97,7 +97,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="hotloop sweep", allow_abbrev=False, add_help=False, usage=argparse.SUPPRESS
     )
     add = parser.add_argument
-    add("--file", type=Path, metavar="FILE", help="of results; default: sweeps/<env>__<algorithm>")
+    default = "sweeps/<env>__<algorithm>.sqlite"
+    add("--file", type=Path, metavar="FILE", help=f"of results; default: {default}")
     add("--space", type=Path, metavar="FILE", help="spaces in a TOML file, beside those given")
     add("--sampler", metavar="NAME", default="random", help=_listed(SAMPLERS))
     add("--sampler-seed", type=int, metavar="N", default=0, help="of its draws; default: 0")

@@ -102,9 +102,10 @@ class BoundUpdate:
     def _check_metrics(self, metrics: Mapping[str, Any]) -> None:
         for name, value in metrics.items():
             if not isinstance(value, Tensor) or value.ndim:
+                is_array = getattr(value, "ndim", 0) > 0
+                mend = "take its mean" if is_array else "leave it a tensor, without `.item()`"
                 raise self._broken(
-                    f"must return 0-d tensors as metrics, but `{name}` is {_outline(value)}: "
-                    "take its mean"
+                    f"must return 0-d tensors as metrics, but `{name}` is {_outline(value)}: {mend}"
                 )
 
     def _broken(self, what: str) -> ConfigError:
