@@ -12,7 +12,6 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
-
 # Sizes of brackets, which docutils does not know and browsers choose by themselves.
 _SIZE = re.compile(r"\\[bB]igg?[lr]?(?![a-z])")
 
