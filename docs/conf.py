@@ -25,6 +25,7 @@ extensions = [
     "sphinx_copybutton",
     "outside_links",
     "code_languages",
+    "mathml",
 ]
 exclude_patterns = ["_ext"]
 highlight_language = "none"
@@ -32,7 +33,8 @@ nitpicky = True
 
 # GitHub's anchors, for headings of all levels that pages link to.
 myst_heading_anchors = 4
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

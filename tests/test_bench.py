@@ -11,7 +11,7 @@ from bench.train.start import seconds_by_path
 from hotloop import timing
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 
 
 @pytest.mark.parametrize("name", BENCHES)

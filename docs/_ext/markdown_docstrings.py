@@ -31,7 +31,7 @@ def converted(lines: list[str]) -> list[str]:
 def _blocks(lines: list[str]) -> Iterator[str]:
     fence: int | None = None  # its indentation
     section: int | None = None
-    of_attributes = False
+    of_attributes = returns = False
     literal: int | None = None
     after_blank = True
     for line in lines:
@@ -61,6 +61,7 @@ def _blocks(lines: list[str]) -> Iterator[str]:
             section = None
         if found := _SECTION.match(line):
             section, of_attributes = indent, found[1] == "Attributes"
+            returns = found[1] in ("Returns", "Yields")
         elif literal is None and section is None and indent >= 4 and after_blank:
             literal = indent
             yield ".. code-block:: none"
@@ -72,6 +73,10 @@ def _blocks(lines: list[str]) -> Iterator[str]:
         if section is not None and of_attributes:
             # Sphinx would take the first of several names for a type.
             line = _NAMES.sub(lambda names: names[0].replace(", ", ","), line)
+        elif section is not None and returns and not found:
+            # What stands before a colon is no type: the type is in the signature.
+            line = f"{line[:indent]}: {line[indent:]}"
+            returns = False
         yield _prose(line)
 
 

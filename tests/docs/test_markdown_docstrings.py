@@ -36,7 +36,9 @@ def test_a_fence_and_an_indented_paragraph_are_code():
 
 
 def test_sections_are_left_to_napoleon():
-    lines = ["Args:", "    x: a `y`.", "", "Attributes:", "    low, high: both."]
+    lines = ["Args:", "    x: a `y`.", "", "Attributes:", "    low, high: both.", ""]
+    lines += ["Returns:", "    What acts: a policy,", "    loaded: so."]
     assert converted(lines) == [
-        *("Args:", "    x: a ``y``.", "", "Attributes:", "    low,high: both."),
+        *("Args:", "    x: a ``y``.", "", "Attributes:", "    low,high: both.", ""),
+        *("Returns:", "    : What acts: a policy,", "    loaded: so."),
     ]

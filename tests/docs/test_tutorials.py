@@ -48,7 +48,14 @@ def test_a_tutorial_says_what_it_needs_and_where_it_leads(name):
     assert "\n## Where to go next\n" in text
 
 
-@pytest.mark.parametrize("name", SMALLER)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "train-your-environment" else pytest.param(name, marks=pytest.mark.slow)
+        for name in SMALLER
+    ],
+)
 def test_a_tutorial_goes_through(name, tmp_path, monkeypatch, capfd):
     if name == "workers-to-a-cluster":
         pytest.importorskip("ray")
