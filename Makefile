@@ -20,11 +20,14 @@ REPLAY_PEERS := cpprb pybind11 sumtree torchrl \
 # And bandits. SMPyBandits comes without its requirements: those that it imports come with MABWiser.
 BANDIT_PEERS := EpsilonGreedy mabwiser omegaconf 'pymab; python_version >= "3.11"'
 
+# Two files: what the project's environment is made of, and what the peers bring into it.
+PINS := --constraint constraints.txt --constraint bench/constraints.txt
+
 ifeq ($(shell command -v $(PYTHON)),)
 PYTHON := python3
 endif
 
-.PHONY: demo test test-quick test-slow test-faults test-all lint bench wheel clean
+.PHONY: demo test test-quick test-slow test-faults test-all lint docs bench wheel clean
 
 # Train CartPole, look at the curve and at where the time went, play 100 episodes.
 demo: $(VENV)/installed
@@ -61,11 +64,15 @@ lint: $(VENV)/installed
 	$(BIN)/lint-imports
 	$(BIN)/python -m bench imports
 
+# The pages of docs/ and the reference as a site; a warning is an error. No network is needed.
+docs: $(VENV)/installed
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html -d build/doctrees docs build/docs
+	@echo "the site: build/docs/index.html"
+
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt $(TRAIN_PEERS) $(REPLAY_PEERS) \
-		$(BANDIT_PEERS)
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps tianshou SMPyBandits
+	$(BIN)/pip install --quiet $(PINS) $(TRAIN_PEERS) $(REPLAY_PEERS) $(BANDIT_PEERS)
+	$(BIN)/pip install --quiet $(PINS) --no-deps tianshou SMPyBandits
 	$(BIN)/python -m bench all
 
 wheel: $(VENV)/installed
@@ -73,7 +80,7 @@ wheel: $(VENV)/installed
 	$(BIN)/python -m build --wheel --no-isolation
 	@ls dist
 
-$(VENV)/installed: pyproject.toml constraints.txt $(wildcard src/hotloop/*.c src/hotloop/*/*.c)
+$(VENV)/installed: pyproject.toml constraints.txt $(wildcard src/hotloop/*/*.c src/hotloop/*/*/*.c)
 	@echo "installing into $(VENV); this takes some minutes once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools torch==2.13.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench import timing
+from bench import install, readme, timing
 from bench.accelerate import tables as accelerate
 from bench.bandits import tables as bandits
 from bench.memory import doom
@@ -62,7 +62,7 @@ class Bench(NamedTuple):
     tables: tuple[Table, ...] = ()
 
 
-README, OFF_POLICY = "README.md", "docs/off-policy.md"
+README, SPEED, OFF_POLICY = "README.md", "docs/speed.md", "docs/off-policy.md"
 PPO, APPO, SAC, TD3, DQN = (
     f"docs/algorithms/{name}.md" for name in ("ppo", "appo", "sac", "td3", "dqn")
 )
@@ -109,8 +109,9 @@ BENCHES: dict[str, Bench] = {
             "--algorithm dqn --against sb3 sbx",
         ),
         tables=(
-            Table(README, "training table", train.training_table),
-            Table(README, "train-off-policy", train.off_policy_table),
+            Table(README, "readme table", readme.readme_table),
+            Table(SPEED, "training table", train.training_table),
+            Table(SPEED, "train-off-policy", train.off_policy_table),
             Table(PPO, "training table", train.training_table),
             Table(SAC, "train-sac", partial(train.off_policy_table, ("sac",))),
             Table(TD3, "train-td3", partial(train.off_policy_table, ("td3",))),
@@ -183,6 +184,13 @@ BENCHES: dict[str, Bench] = {
         runs=("",),
         tables=(Table("docs/runs.md", "start table", start.start_table),),
     ),
+    "install": Bench(
+        "bench.install",
+        "from an empty folder to the end of a first training: sizes and seconds",
+        "5 min",
+        runs=("",),
+        tables=(Table(SPEED, "install table", install.install_table),),
+    ),
     "report": Bench(
         "bench.runs.report",
         "what a report of a run of 10,000,000 steps takes",
@@ -204,7 +212,7 @@ BENCHES: dict[str, Bench] = {
             Table(REPLAY, "replay share", replay.share_table),
             Table(REPLAY, "replay small", replay.small_table),
             Table(REPLAY, "replay start", replay.start_table),
-            Table(README, "replay short", replay.short_table),
+            Table(SPEED, "replay short", replay.short_table),
         ),
     ),
     "replay-share": Bench(
@@ -254,7 +262,7 @@ BENCHES: dict[str, Bench] = {
             Table(BANDITS, "bandit memory", bandits.memory_table),
             Table(BANDITS, "bandit grid", bandits.grid_table),
             Table(BANDITS, "bandit exercise", bandits.exercise_table),
-            Table(README, "bandit short", bandits.short_table),
+            Table(SPEED, "bandit short", bandits.short_table),
         ),
     ),
     "profiler": Bench(

@@ -38,6 +38,6 @@ def main() -> int:
                 if content := make():
                     replace(ROOT / page, place, content)
     if options.run:
-        replace(ROOT / "README.md", "timing tree", timing_tree(options.run))
+        replace(ROOT / "docs" / "speed.md", "timing tree", timing_tree(options.run))
         shutil.copyfile(options.run / "learning_curve.png", ROOT / "docs" / "cartpole.png")
     return 0

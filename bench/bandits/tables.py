@@ -1,4 +1,4 @@
-"""The tables of docs/bandit-speed.md, and the one of the README."""
+"""The tables of docs/bandit-speed.md, and the short one of docs/speed.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/replay-speed.md, and those of replay in docs/off-policy.md and the README."""
+"""The tables of docs/replay-speed.md, and those of replay in docs/off-policy.md and speed.md."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Browser:
         directory: for its own files.
 
     Attributes:
-        problems: what scripts have thrown, and what the page's policy has refused.
+        problems: what scripts have thrown or complained of, and what the page's policy has refused.
     """
 
     def __init__(self, path: str, directory: Path) -> None:
@@ -109,23 +109,33 @@ class Browser:
             self.problems.append(json.dumps(told["exceptionDetails"])[:2000])
         elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
             self.problems.append(told["entry"]["text"])
+        elif event == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
+            self.problems.append(json.dumps(told["args"])[:2000])
         elif event == "Page.loadEventFired":
             self._loaded += 1
 
-    def open(self, path: Path, *, width: int = 1280, dark: bool = False) -> None:
-        """Load a file and let its scripts run."""
+    def open(self, page: Path | str, *, width: int = 1280, dark: bool = False) -> None:
+        """Load a file or an address, and let its scripts run."""
         self.problems.clear()
+        self.look(width=width, dark=dark)
+        loaded = self._loaded
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())
+        while self._loaded == loaded:
+            self._receive()
+        self._paint()
+
+    def look(self, *, width: int = 1280, dark: bool = False) -> None:
+        """Show the page in a window of a width, in light or dark colours."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=900, deviceScaleFactor=1, mobile=width < 500,
         )  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        loaded = self._loaded
-        self.call("Page.navigate", url=path.absolute().as_uri())
-        while self._loaded == loaded:
-            self._receive()
-        # Once all that was asked for is painted.
+        self._paint()
+
+    def _paint(self) -> None:
+        """Wait until all that was asked for is painted."""
         self.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
 
     def evaluate(self, expression: str) -> Any:

@@ -401,3 +401,4 @@ AGENTS: dict[str, Any] = {
         LinTS,
     )
 }
+"""Agents by the name that commands know them by."""

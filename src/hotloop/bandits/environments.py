@@ -258,3 +258,4 @@ ENVIRONMENTS: dict[str, Any] = {
     one.name: one
     for one in (Gaussian, Bernoulli, RandomWalk, AbruptChange, Adversarial, LinearContextual)
 }
+"""Environments by the name that commands know them by."""

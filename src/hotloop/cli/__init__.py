@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 # Subcommand → module of this package, and what it does.
 COMMANDS = {
-    "train": "Train an agent; leaves a run directory behind.",
-    "resume": "Go on with a run that was stopped or killed.",
-    "sweep": "Find the best options: trials side by side, several seeds each.",
-    "eval": "Play a trained policy and print its mean return.",
-    "runs": "List the runs beneath a directory, and where each stands.",
-    "plot": "Draw learning curves over runs and seeds.",
-    "export": "Write a trained policy as ONNX or NumPy, for use without hotloop.",
-    "profile": "Run a script and say where the time of all its processes goes.",
-    "report": "The same of a profile or a run that was recorded before.",
-    "compare": "Compare runs by options, learning and speed, or two profiles by speed.",
-    "presets": "List the environments that have options of their own.",
-    "plan": "Reckon what a cluster comes to, and what saturates first.",
-    "doctor": "Say what this machine has for training, and what would be faster.",
-    "cache": "Show or clear the compiled updates that are kept.",
-    "bandit": "Play k-armed bandits: the book's figures, comparisons, grids.",
+    "train": "Train an agent with PPO, SAC, TD3, DQN or your own algorithm.",
+    "resume": "Continue a training that was stopped or killed.",
+    "sweep": "Search for the best options of an algorithm, over several seeds.",
+    "eval": "Play episodes with a trained agent and print their mean return.",
+    "runs": "List the trainings below a directory and their state.",
+    "plot": "Draw learning curves, with confidence bands over seeds.",
+    "export": "Save a trained policy as ONNX or NumPy.",
+    "profile": "Run a script, find out why it is slow, and print the causes.",
+    "report": "Print the report of a profile or a training again.",
+    "compare": "Compare options, learning and speed of trainings, or the speed of two profiles.",
+    "presets": "List the environments with options that were tuned for them.",
+    "plan": "Estimate how many workers and machines a training can use.",
+    "doctor": "Check this machine: versions, cores, GPU, and what would make training faster.",
+    "cache": "Show or delete the compiled updates that hotloop keeps.",
+    "bandit": "Run k-armed bandits and draw the figures of Sutton & Barto's chapter 2.",
 }
 
 # These read what somebody else may have written.
@@ -49,7 +49,12 @@ _OF_RUNS = ("resume", "eval", "runs", "plot", "export", "report", "compare")
 
 HELP = """usage: hotloop COMMAND ...
 
-Reinforcement learning with a fast training loop, and a profiler that says why a loop is not faster.
+Fast PPO, SAC, TD3 and DQN for Gymnasium environments, and a profiler that says why any
+reinforcement-learning script is slow.
+
+begin with:
+  hotloop train ppo --env-id CartPole-v1      train an agent
+  hotloop profile my_script.py                find out why a script is slow
 
 commands:
 {commands}
@@ -59,7 +64,7 @@ options:
   --version      show the version
   --debug        with any command: show the traceback of an error
 
-`hotloop COMMAND --help` says more of each.
+`hotloop COMMAND --help` lists the options of a command.
 """
 
 

@@ -63,7 +63,7 @@ def run(args: list[str]) -> int:
             importlib.import_module("torch")
         with timing.span("import hotloop"):
             algorithm = find(args[0])
-            importlib.import_module("hotloop.training.train")
+            importlib.import_module("hotloop.training.running")
         with timing.span("read options"):
             own, rest = own_options(args[1:])
             config = configured(algorithm, args[1:], args[0])

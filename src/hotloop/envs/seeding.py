@@ -6,6 +6,7 @@ import hashlib
 from typing import Literal
 
 Stream = Literal["training", "evaluation"]
+"""What an episode is for; each of the two has seeds of its own."""
 
 
 def episode_seed(seed: int, env: int, episode: int, stream: Stream = "training") -> int:

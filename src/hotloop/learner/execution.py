@@ -29,6 +29,7 @@ from hotloop.learner.state import mapped, tensors
 from hotloop.timing import span
 
 Mode = Literal["auto", "eager", "compile", "cudagraph", "compile+cudagraph"]
+"""How an update is executed."""
 
 MODES = get_args(Mode)
 # Graphs of one update, for batches of different shapes: each takes memory of its own.

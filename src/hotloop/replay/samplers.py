@@ -238,6 +238,7 @@ class RankBased(_Annealed):
 
 
 Sampler = Uniform | Sequences | Proportional | Prioritized | RankBased
+"""How batches are drawn."""
 _KINDS = {
     kind.__name__: kind for kind in (Uniform, Sequences, Proportional, Prioritized, RankBased)
 }

@@ -13,6 +13,7 @@ from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.types import Array, Episode, Fragment
 
 Schedule = Literal["barrier", "variable", "async"]
+"""Which fragments a learner waits for."""
 Inference = Literal["worker", "central"]
 
 

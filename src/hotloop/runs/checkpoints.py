@@ -44,6 +44,7 @@ from hotloop.types import Array
 CHECKPOINT_VERSION = 4
 
 REPLAY_FILE = "replay.zip"
+"""Name of the replay buffer in a checkpoint that has one."""
 LARGE = (REPLAY_FILE,)  # what only the last checkpoint keeps
 _SCALE = ("mean", "std", "clip")
 _POLICY, _LEARNER = "policy.safetensors", "learner.safetensors"

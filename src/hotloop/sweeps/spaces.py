@@ -77,6 +77,7 @@ class Range:
 
 
 Space = Mapping[str, "Choices | Range"]
+"""Options, and the values that each may take."""
 
 
 def value_of(name: str, text: str, config_class: type) -> Any:

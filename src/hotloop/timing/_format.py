@@ -27,7 +27,9 @@ import struct
 from typing import Literal, NamedTuple
 
 Kind = Literal["work", "wait", "transfer"]
+"""What a span does."""
 KINDS: tuple[Kind, ...] = ("work", "wait", "transfer")
+"""Every kind of span."""
 
 MAGIC = b"hltiming"
 VERSION = 1

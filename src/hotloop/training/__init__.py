@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
     from hotloop.training.replay import Batch
-    from hotloop.training.train import Training, train
+    from hotloop.training.running import Training, train
 
 _MODULES = {
     "Algorithm": "algorithm",
     "Batch": "replay",
     "OffPolicy": "off_policy",
     "OnPolicy": "on_policy",
-    "Training": "train",
+    "Training": "running",
     "Update": "off_policy",
     "hyper_of": "algorithm",
-    "train": "train",
+    "train": "running",
     "train_lanes": "lanes",
 }
 

@@ -27,7 +27,7 @@ from hotloop.training.shown import Shown
 from hotloop.types import Array
 
 if TYPE_CHECKING:
-    from hotloop.training.train import Training
+    from hotloop.training.running import Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Algorithm(ABC):
         With `progress`, where it stands is printed: a line that is redrawn in a terminal, one every
         5 s elsewhere. In the end the learning curve is drawn into the run directory.
         """
-        from hotloop.training.train import train
+        from hotloop.training.running import train
 
         with contextlib.ExitStack() as exits:
             if progress:

@@ -24,7 +24,7 @@ from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.learning import Learning, Run
 from hotloop.training.options import may_change
-from hotloop.training.train import Shared, torch_threads_taken, trained
+from hotloop.training.running import Shared, torch_threads_taken, trained
 
 OnLaneReport = Callable[[int, Report], "bool | None"]
 

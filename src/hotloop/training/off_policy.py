@@ -34,7 +34,7 @@ from hotloop.training.learning import Learning, Run
 from hotloop.training.position import Position, ReplayPosition
 from hotloop.training.replay import Replay
 from hotloop.training.resume import Resumed
-from hotloop.training.train import Training
+from hotloop.training.running import Training
 from hotloop.types import Array, Fragment
 
 # Updates whose numbers are kept until they are looked through, at the latest.

@@ -40,8 +40,8 @@ from hotloop.training.learning import Learning, Run
 from hotloop.training.minibatches import minibatches, num_units, taken
 from hotloop.training.newest import newest
 from hotloop.training.position import Position
+from hotloop.training.running import Training
 from hotloop.training.streams import HeldBack, Stream, ages
-from hotloop.training.train import Training
 from hotloop.types import Array, Fragment
 
 

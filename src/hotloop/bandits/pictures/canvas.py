@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".png", ".svg", ".pdf")
+"""Endings of files that a picture can be written to."""
 
 # Two-sided 95 % of a normal law: means over hundreds of runs are as good as normal.
 Z95 = 1.959964

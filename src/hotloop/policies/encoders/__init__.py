@@ -20,6 +20,7 @@ ENCODERS: dict[str, type[Encoder]] = {
     "impala": Impala,
     "vizdoom": VizDoom,
 }
+"""Encoders by name, as `--network` and `config.json` have it."""
 
 __all__ = ["ENCODERS", "Encoder", "Flatten", "choose_encoder", "make_encoder"]
 

@@ -23,5 +23,6 @@ HEADS: dict[str, type[Head]] = {
     "greedy": Greedy,
     "dueling": Dueling,
 }
+"""Heads by name: what turns features into actions."""
 
 __all__ = ["HEADS", "Exploration", "Head"]

@@ -32,14 +32,16 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #if PY_VERSION_HEX >= 0x030B0000 && defined(__linux__) && !defined(Py_GIL_DISABLED)
+
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 #if PY_VERSION_HEX < 0x030D0000
 #undef _PyGC_FINALIZED
@@ -53,6 +55,7 @@
 #undef Py_BUILD_CORE
 #endif
 
+#define CODE_UNIT 2 /* bytes of an instruction: since 3.13 the headers hide _Py_CODEUNIT */
 #define MAX_FRAMES 128
 #define MAX_THREADS 64 /* whose times are known */
 #define MAX_SEEN 1024
@@ -337,7 +340,7 @@ static PyCodeObject *called_by(const _PyInterpreterFrame *frame, PyCodeObject **
 /* The offset of an instruction of a code's; -1: it is none. */
 static int64_t offset_in(PyCodeObject *code, uintptr_t instruction) {
     uintptr_t first = (uintptr_t)_PyCode_CODE(code);
-    uintptr_t size = (uintptr_t)Py_SIZE(code) * sizeof(_Py_CODEUNIT);
+    uintptr_t size = (uintptr_t)Py_SIZE(code) * CODE_UNIT;
     return instruction >= first && instruction < first + size ? (int64_t)(instruction - first) : -1;
 }
 
@@ -745,8 +748,8 @@ static PyObject *line_of(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!i", &PyCode_Type, &code, &instruction)) return NULL;
     int line = PyCode_Addr2Line(code, instruction);
     /* Some belong to no line, as a loop's way back to its head does: they follow one that does. */
-    while (line < 0 && instruction >= (int)sizeof(_Py_CODEUNIT)) {
-        instruction -= (int)sizeof(_Py_CODEUNIT);
+    while (line < 0 && instruction >= CODE_UNIT) {
+        instruction -= CODE_UNIT;
         line = PyCode_Addr2Line(code, instruction);
     }
     return PyLong_FromLong(line);
@@ -795,8 +798,9 @@ PyMODINIT_FUNC PyInit__ticker(void) {
 #else
 
 PyMODINIT_FUNC PyInit__ticker(void) {
-    PyErr_SetString(PyExc_ImportError, "looks by the main thread need Linux and Python 3.11");
-    return NULL;
+    /* By strerror the library links with libc: auditwheel refuses one that links with none. */
+    return PyErr_Format(PyExc_ImportError, "looks by the main thread need Linux and Python 3.11: %s",
+                        strerror(ENOSYS));
 }
 
 #endif

@@ -126,7 +126,9 @@ class Sampler:
         self._due = self._written_at + self._interval_s
         if not self._opens_late:
             self._open()
-        self._tally.begin(self._pid, self._start_ns, self._times.read(self._pid))
+        times = self._times.read(self._pid)
+        self._tally.knows_times = times is not None
+        self._tally.begin(self._pid, self._start_ns, times)
         if self._asks_main:
             main = threading.main_thread().ident or 0
             self._records = []
@@ -379,7 +381,7 @@ class Sampler:
             "cpu_ns": time.process_time_ns(),
             "rss": self._resident,
             "own_ns": self._own_ns + (_ticker.cost_ns() if self._asks_main else 0),
-            "facts": _facts(),
+            "facts": _facts() | ({} if self._tally.knows_times else {"knows_no_times": 1.0}),
             "problems": dict(self._problems),
             "others": [list(one) for one in self._others],
             "recordings": [str(path) for path in _control.files()],

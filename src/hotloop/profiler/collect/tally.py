@@ -56,10 +56,13 @@ class Tally:
 
     Attributes:
         look_ns: when threads were last looked at.
+        knows_times: whether the system tells when threads are on a core. Where it does not, as on
+            macOS, all that passes counts as on a core: waiting is not told from computing.
     """
 
     def __init__(self) -> None:
         self.look_ns = 0
+        self.knows_times = True
         # By thread, of the look before and of this one.
         self._last: dict[int, _Seen] = {}
         self._this: dict[int, _Seen] = {}
@@ -90,6 +93,8 @@ class Tally:
             if times is not None and before.times is not None:
                 on_core_ns = times.on_core_ns - before.times.on_core_ns
                 queued_ns = times.queued_ns - before.times.queued_ns
+            elif not self.knows_times:
+                on_core_ns = at_ns - before.at_ns
             row.add(at_ns - before.at_ns, on_core_ns, queued_ns, wait)
         self._this[thread] = _Seen(at_ns, times, key, wait)
 

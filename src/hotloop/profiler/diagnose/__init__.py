@@ -53,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     gpu.pageable_copies,
     gpu.idle_in_environments,
 )
+"""Every rule, in the order in which they are asked."""
 
 
 # A program is not built in another way for less.

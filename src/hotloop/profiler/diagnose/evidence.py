@@ -424,5 +424,5 @@ def runs_user_code(stack: Stack) -> bool:
     return bool(stack.frames) and not is_library(stack.frames[-1])
 
 
-# What a rule is: a pure function of what was recorded, and of the sources that it refers to.
 Rule = Callable[[Evidence], Diagnosis | None]
+"""A pure function of what was recorded, and of the sources that it refers to."""

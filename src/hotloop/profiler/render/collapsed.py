@@ -14,8 +14,8 @@ from pathlib import Path
 from hotloop.errors import ProfileError
 from hotloop.profiler.session import Frame
 
-# Weights in nanoseconds of stacks, from the outermost frame in. The first is a process.
 Folded = dict[tuple[Frame, ...], int]
+"""Weights in nanoseconds of stacks, from the outermost frame in. The first is a process."""
 
 # py-spy counts samples; by default it takes a hundred a second.
 PY_SPY_INTERVAL_NS = 10_000_000

@@ -293,6 +293,11 @@ def merge(
             )
     if not processes:
         raise ProfileError("expected recordings of a program, got none of one machine and boot")
+    if any("knows_no_times" in process.facts for process in processes):
+        problems.append(
+            "this system does not say when a thread is on a core: all time is shown as on a core, "
+            "and waiting is not told from computing"
+        )
     _order_and_name(processes)
     main, pids = processes[0], {process.pid for process in processes}
     again = [

@@ -26,6 +26,7 @@ from hotloop.system.memory import need_memory
 from hotloop.types import PER_STEP, Array, Fragment
 
 NUM_SLOTS = 2
+"""Fragments that a worker has room for: one is read while it writes the other."""
 
 # Words of a worker, a cache line for each writer. Rows are steps of its environments, counted from
 # the start of the run; row r stands in slot (r // T) % 2, at r % T.

@@ -1,0 +1,222 @@
+"""The site builds without a warning, its links lead somewhere, and its pages can be read."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import pkgutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.docs.site import ROOT, pages, reference
+from tests.profiler import browser
+
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+
+import public_names
+from project import REPOSITORY
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# Made by Sphinx; nothing but their own links lead there.
+GENERATED = {"genindex.html", "py-modindex.html", "search.html"}
+WIDTHS = (1280, 390)
+
+
+def test_every_link_and_anchor_leads_somewhere(site):
+    found, broken = pages(site), []
+    for path, page in found.items():
+        for link in page.links + page.sources:
+            to = urlsplit(link)
+            if to.scheme or to.netloc:
+                if link.startswith(REPOSITORY):
+                    parts = to.path.removeprefix(urlsplit(REPOSITORY).path).split("/", 2)
+                    if parts[0] in ("blob", "tree") and not (ROOT / unquote(parts[2])).exists():
+                        broken.append(f"{path}: {link} (no such file)")
+                elif to.scheme not in ("https", "http", "data") or " " in link:
+                    broken.append(f"{path}: {link}")
+                elif to.scheme != "data" and "." not in to.netloc:
+                    broken.append(f"{path}: {link} (no such host)")
+                continue
+            target = Path(os.path.normpath(path.parent / unquote(to.path))) if to.path else path
+            anchors = found[target].anchors if target in found else {""}
+            if not (site / target).is_file():
+                broken.append(f"{path}: {link}")
+            elif unquote(to.fragment) not in anchors | {""}:
+                broken.append(f"{path}: {link} (no such anchor)")
+    assert not broken, "\n".join(broken)
+
+
+def test_every_page_is_reached_from_the_index(site):
+    found = pages(site)
+    reached, new = set(), [Path("index.html")]
+    while new:
+        path = new.pop()
+        if path in reached or path not in found:
+            continue
+        reached.add(path)
+        for link in found[path].links:
+            to = urlsplit(link)
+            if to.path and not to.scheme:
+                new.append(Path(os.path.normpath(path.parent / to.path)))
+    assert set(found) - reached - set(map(Path, GENERATED)) == set()
+    sources = {
+        path.relative_to(ROOT / "docs").with_suffix(".html")
+        for path in (ROOT / "docs").rglob("*.md")
+    }
+    assert sources <= reached
+
+
+def test_every_public_name_is_in_the_reference(site):
+    told = reference(site)
+    by_last_part: dict[str, list[str]] = {}
+    for name in told:
+        by_last_part.setdefault(name.rpartition(".")[2], []).append(name)
+    missing = []
+    for name in public_names.names():
+        if name in told:
+            continue
+        thing = pkgutil.resolve_name(name)
+        # A name that another module has too is described there.
+        others = by_last_part.get(name.rpartition(".")[2], ())
+        if not any(described(other) is thing for other in others):
+            missing.append(name)
+    assert len(told) > 500
+    assert not missing
+
+
+def described(name: str) -> object:
+    """What a name of the reference stands for; None: an attribute that instances alone have."""
+    try:
+        return pkgutil.resolve_name(name)
+    except AttributeError:
+        return None
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    path = browser.find()
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(browser.NAMES)} is installed")
+    one = browser.Browser(path, tmp_path_factory.mktemp("browser"))
+    yield one
+    one.close()
+
+
+# What sticks out on the right without an element around it that scrolls or cuts it off.
+STICKING_OUT = """
+(() => {
+  const width = document.documentElement.clientWidth;
+  const kept = (element) => {
+    for (let p = element.parentElement; p && p !== document.body; p = p.parentElement) {
+      if (getComputedStyle(p).overflowX !== "visible") return true;
+    }
+    return false;
+  };
+  return [...document.querySelectorAll("article, article *")]
+    .filter((one) => one.getBoundingClientRect().right > width + 1 && !kept(one))
+    .map((one) => one.tagName + " " + one.textContent.slice(0, 60))
+    .concat(document.documentElement.scrollWidth > width + 1 ? ["the page"] : [])
+    .slice(0, 5);
+})()
+"""
+MISSING_IMAGES = """
+[...document.images].filter((one) => !one.complete || !one.naturalWidth).map((one) => one.src)
+"""
+# Text whose contrast to what is behind it is below 4.5 : 1 (WCAG 2.1, level AA).
+PALE = """
+(() => {
+  const parsed = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const linear = [r, g, b].map((one) => {
+      const x = one / 255;
+      return x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const behind = (element) => {
+    for (let p = element; p; p = p.parentElement) {
+      const colour = parsed(getComputedStyle(p).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0.5) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const told = new Map();
+  const walker = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || element.matches(".headerlink, script, style")) continue;
+    if (!element.checkVisibility()) continue;
+    const [a, b] = [light(parsed(getComputedStyle(element).color)), light(behind(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) told.set(element.tagName + "." + element.className, ratio.toFixed(2));
+  }
+  return [...told].slice(0, 8);
+})()
+"""
+
+
+def test_every_page_can_be_read_wide_and_narrow_light_and_dark(site, chromium):
+    wrong = []
+    for path in pages(site):
+        chromium.open(site / path)
+        for width in WIDTHS:
+            for dark in (False, True):
+                chromium.look(width=width, dark=dark)
+                where = f"{path}, {width} pixels, {'dark' if dark else 'light'}"
+                for what in (STICKING_OUT, *([PALE] if width == WIDTHS[0] else [])):
+                    wrong += [f"{where}: {one}" for one in chromium.evaluate(what)]
+        wrong += [f"{path}: {one}" for one in chromium.evaluate(MISSING_IMAGES)]
+        wrong += [f"{path}: {one}" for one in chromium.problems]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("body", "what", "told"),
+    [
+        ('<p style="width: 2000px">wide</p>', STICKING_OUT, "P wide"),
+        ('<p style="color: #999; background: #fff">pale</p>', PALE, "P."),
+        ('<img src="nowhere.png">', MISSING_IMAGES, "nowhere.png"),
+    ],
+)
+def test_what_is_looked_for_is_found(body, what, told, tmp_path, chromium):
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><article><p>fine</p>{body}</article>")
+    chromium.open(page)
+    (one, *_) = chromium.evaluate(what)
+    assert told in str(one)
+
+
+def test_the_search_finds_a_word(site, chromium):
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            chromium.open(f"http://127.0.0.1:{server.server_port}/search.html?q=lockstep")
+            found = chromium.evaluate(
+                """new Promise((go) => {
+                  const look = () => {
+                    const links = [...document.querySelectorAll("ul.search li a")];
+                    if (!links.length) setTimeout(look, 50);
+                    else go(links.map((a) => a.getAttribute("href")));
+                  };
+                  look();
+                })"""
+            )
+        finally:
+            server.shutdown()
+    assert any(link.startswith("profiler.html") for link in found)
+    assert not chromium.problems
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves the site and writes no log."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
