@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from hotloop.bandits.agents import whole
+from hotloop.bandits.described import whole
 from hotloop.bandits.environments import MAX_ARMS
 from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import (
@@ -44,6 +44,7 @@ from hotloop.bandits.kernels.randomness import (
     i64,
     lane_words,
 )
+from hotloop.bandits.plan import Plan, own_plan
 from hotloop.errors import BanditError, ConfigError
 from hotloop.numba_tools import (
     NumbaError,
@@ -282,6 +283,10 @@ class JittedAgent(_Jitted):
         size = self.state_size(num_arms) if callable(self.state_size) else self.state_size
         return whole("state_size", size, 0, MAX_STATE, owner=self.name)
 
+    def plan(self, environment: Any, num_steps: int) -> Plan:
+        """How it plays."""
+        return own_plan(self.parts, tuple(self.params), self.num_state(environment.num_arms))
+
     @cached_property
     def parts(self) -> tuple[Part, Part, Part]:
         """What the kernels call."""
@@ -306,6 +311,8 @@ class JittedEnvironment(_Jitted):
         ConfigError: what should be a function is none, or a size is no whole number.
     """
 
+    is_unit: ClassVar[bool] = True  # its author answers for it
+    has_contexts: ClassVar[bool] = False
     num_arms: int
     """k, from 2."""
     reward: Callable[..., float]
@@ -323,6 +330,10 @@ class JittedEnvironment(_Jitted):
         whole("num_arms", self.num_arms, 2, MAX_ARMS, owner=self.name)
         whole("state_size", self.state_size, 0, MAX_STATE, owner=self.name)
         self._functions()
+
+    def plan(self, num_steps: int) -> Plan:
+        """What it does."""
+        return own_plan(self.parts, tuple(self.params), self.state_size)
 
     @cached_property
     def parts(self) -> tuple[Part, Part, Part]:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from hotloop.bandits.agents import AGENTS, Agent, whole
+from hotloop.bandits.agents import AGENTS, Agent
+from hotloop.bandits.described import whole
 from hotloop.bandits.environments import ENVIRONMENTS, Environment, Gaussian
 from hotloop.bandits.folding import BLOCK, CHUNK, Fold, Folded, side_by_side
 from hotloop.bandits.games import Game, Progress, Watch, games_of

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from hotloop.bandits.agents import whole
-from hotloop.bandits.block import Settings
+from dataclasses import dataclass
+
+from hotloop.bandits.described import whole
 from hotloop.bandits.folding import CHUNK
 from hotloop.system.cores import available_cores
 
 MAX_RUNS = 2**32 - CHUNK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all blocks of a comparison have in common."""
+
+    seed: int
+    num_steps: int
+    steps_per_point: int
+    late_steps: int
+    arm_shares: bool = False
+
+    @property
+    def num_points(self) -> int:
+        """P."""
+        return -(-self.num_steps // self.steps_per_point)
 
 
 def settings_from(

@@ -13,7 +13,6 @@ from hotloop.bandits.environments import ENVIRONMENTS, Environment
 from hotloop.bandits.grid.notation import ENV, canonical, described, key_of, text_of
 from hotloop.bandits.grid.ranges import values_of_field
 from hotloop.bandits.options import agent_from, environment_from
-from hotloop.bandits.plans import plan_agent, plan_environment
 from hotloop.errors import ConfigError
 
 MAX_POINTS = 100_000
@@ -56,10 +55,10 @@ def points_of(
     _check_num_points(len(agents) * len(environments))
     points: dict[str, Point] = {}
     for environment, outer in environments:
-        plan_environment(environment, steps["num_steps"])  # raises if it has fewer steps
+        environment.plan(steps["num_steps"])  # raises if it has fewer steps
         place = described(environment)
         for agent, inner in agents:
-            plan_agent(agent, environment, steps["num_steps"])  # raises if it can't play there
+            agent.plan(environment, steps["num_steps"])  # raises if it can't play there
             config = {"agent": described(agent), "environment": place, **steps}
             point = Point(
                 agent=agent, environment=environment, settings=inner | outer, config=config

@@ -1,0 +1,54 @@
+"""The gradient bandit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import short
+from hotloop.bandits.kernels.layout import LANES
+from hotloop.bandits.plan import Plan, num_cells
+from hotloop.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient(KernelAgent):
+    """Draws from softmax(H), and H moves with the reward above its mean so far.
+
+    H_a ← H_a + α (r − r̄)(1[a taken] − π_a). Sutton & Barto 2018, eq. 2.12; r̄ is the mean of the
+    earlier rewards (at step 1 the reward itself), or 0 without a baseline.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    name: ClassVar[str] = "gradient"
+    step_size: float = 0.1
+    """α, above 0."""
+    baseline: bool = True
+    """Whether r̄ is subtracted."""
+
+    def __post_init__(self) -> None:
+        self._check("step_size", low=0, above=True)
+        if not isinstance(self.baseline, bool):
+            raise ConfigError(
+                f"`baseline` of {self.name} must be true or false, got {self.baseline!r}"
+            )
+
+    @property
+    def label(self) -> str:
+        """A short text for a legend."""
+        without = "" if self.baseline else ", no baseline"
+        return f"gradient, α = {short(self.step_size)}{without}"
+
+    def _plan(self, environment: Any, num_steps: int) -> Plan:
+        from hotloop.bandits.kernels import softmax
+
+        return Plan(
+            parts=(softmax.start_softmax, softmax.choose_gradient, softmax.update_gradient),
+            parameters=(float(self.step_size), int(self.baseline)),
+            state_bytes=softmax.STATE_BYTES_ARM * num_cells(environment.num_arms)
+            + softmax.STATE_BYTES_LANE * LANES,
+            needs_policy=True,
+        )

@@ -1,0 +1,48 @@
+"""Optimistic initial values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hotloop.bandits.agents.base import IN_REWARDS, KernelAgent
+from hotloop.bandits.described import short
+from hotloop.bandits.plan import Plan, num_cells
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimistic(KernelAgent):
+    """Greedy from estimates that are too high: every arm disappoints until it was tried often.
+
+    Q ← Q + α (r − Q) from Q₁ = `initial_value`. Sutton & Barto 2018, section 2.6.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
+
+    name: ClassVar[str] = "optimistic"
+    units: ClassVar = {"initial_value": IN_REWARDS}
+    initial_value: float = 5.0
+    """Q₁."""
+    step_size: float | None = 0.1
+    """α in (0, 1]; None for sample averages, which forget Q₁ at an arm's first reward."""
+
+    def __post_init__(self) -> None:
+        self._check("initial_value")
+        if self.step_size is not None:
+            self._check("step_size", low=0, high=1, above=True)
+
+    @property
+    def label(self) -> str:
+        """A short text for a legend."""
+        rate = "sample averages" if self.step_size is None else f"α = {short(self.step_size)}"
+        return f"optimistic, Q₁ = {short(self.initial_value)}, {rate}"
+
+    def _plan(self, environment: Any, num_steps: int) -> Plan:
+        from hotloop.bandits.kernels import values
+
+        return Plan(
+            parts=(values.start_greedy, values.choose_greedy, values.update_greedy),
+            parameters=(float(self.step_size or 0.0), float(self.initial_value), 0.0, 0.0),
+            state_bytes=values.STATE_BYTES * num_cells(environment.num_arms),
+        )
