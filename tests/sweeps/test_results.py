@@ -74,7 +74,7 @@ def test_two_sweeps_of_one_file(path):
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be one", b"\0" * 100])
 def test_a_file_of_something_else_is_refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"is no file of a sweep, or is damaged"):
+    with pytest.raises(ConfigError, match=r"is no sweep of hotloop's, or it is damaged"):
         Results(path)
     assert path.read_bytes() == content
 
@@ -95,7 +95,7 @@ def test_a_file_of_another_version_is_refused(path):
     file.execute("UPDATE sweep SET value = '99' WHERE name = 'format'")
     file.commit()
     file.close()
-    with pytest.raises(ConfigError, match="of format 99, expected 1"):
+    with pytest.raises(ConfigError, match=r"of format 99, made by hotloop .* reads format 1"):
         Results(path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from hotloop.errors import ConfigError
 from hotloop.system.signals import Ended, end_once
 
 if TYPE_CHECKING:
-    from hotloop.bandits.grid import Grid, GridProgress, GridTable
+    from hotloop.sweeps.bandits import Grid, GridProgress, GridTable
 
 _EPILOG = """`hotloop bandit --help` lists agents, environments and their fields. A range is a list,
 each part of which may be a progression:
@@ -25,6 +24,8 @@ each part of which may be a progression:
   step_size=none,0.1         words are none, true, false
   epsilon=0.1:0.5:0.1        steps: 0.1, 0.2, … 0.5
   epsilon=2**-7:2**-2:x2     factors: 2⁻⁷, 2⁻⁶, … 2⁻²
+  epsilon=log:0.01,0.5,8     so many points of a range, by its logarithm; lin:0,1,5 evenly
+  --env num_arms=int:2,5     whole numbers
   --env means=0.9,0.8;0.5,0.4    of what is a list itself, several with ; between them (quote it)
 
 Everything computed is in the file within a quarter of a second. Stopped or killed, the same command
@@ -49,18 +50,19 @@ def run(args: list[str]) -> int:
         if options.export.suffix != ".parquet":
             raise ConfigError(f"`--export` must end in .parquet, got '{options.export}'")
 
-    from hotloop.bandits.grid import Grid
-    from hotloop.bandits.grid.picture import picture_axes
     from hotloop.bandits.pictures import check_picture
+    from hotloop.sweeps.bandits import Grid
+    from hotloop.sweeps.bandits.picture import picture_axes
+    from hotloop.sweeps.grammar import texts_of
 
-    outer = _fields(options.env, "--env ")
+    outer = texts_of(options.env, "--env ")
     if options.arms is not None:
         if "num_arms" in outer:
             raise ConfigError("`--arms` and `--env num_arms=…` are the same: give one of them")
         outer["num_arms"] = options.arms
     grid = Grid(
         options.agent,
-        _fields(options.ranges, ""),
+        texts_of(options.ranges),
         environment_name=options.environment,
         environment_fields=outer,
         num_steps=options.steps,
@@ -148,22 +150,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _fields(given: Sequence[str], option: str) -> dict[str, str]:
-    """`field=range` each, as a mapping."""
-    found: dict[str, str] = {}
-    for text in given:
-        name, equals, values = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if not name or not equals:
-            raise ConfigError(
-                f"expected {option}FIELD=RANGE such as epsilon=0.01,0.1, got '{option}{text}'"
-            )
-        if name in found:
-            raise ConfigError(f"`{option}{name}` is given twice: give all its values at once")
-        found[name] = values
-    return found
-
-
 def _compute(grid: Grid, options: argparse.Namespace) -> GridTable:
     """The table.
 
@@ -209,7 +195,7 @@ def _kept(progress: GridProgress | None, path: Path) -> str:
 def _print_table(table: GridTable, quantity: str, *, print_all: bool) -> None:
     from rich.text import Text
 
-    from hotloop.bandits.grid.notation import text_of
+    from hotloop.sweeps.bandits.notation import text_of
 
     rows = table.sorted(quantity)
     shown = rows if print_all else rows[:_TOP]

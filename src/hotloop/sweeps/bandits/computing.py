@@ -12,12 +12,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from hotloop.bandits.games import Game, Watch
-from hotloop.bandits.grid.file import GridFile, Piece
-from hotloop.bandits.grid.jobs import Dealer, Job, jobs_of
-from hotloop.bandits.grid.points import Point
 from hotloop.bandits.running import chunk_sums
 from hotloop.bandits.settings import settings_from
 from hotloop.errors import HotloopError
+from hotloop.sweeps.bandits.file import GridFile, Piece
+from hotloop.sweeps.bandits.jobs import Dealer, Job, jobs_of
+from hotloop.sweeps.bandits.points import Point
 
 _COMMIT_S = 0.25
 _GRACE_S = 2.0  # for jobs that are under way when a grid is stopped

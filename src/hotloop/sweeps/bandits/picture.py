@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hotloop.bandits.grid.notation import ENV, key_of, text_of
 from hotloop.bandits.pictures import heat_map, parameter_study
 from hotloop.bandits.results import Estimate
 from hotloop.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hotloop.bandits.grid.table import GridTable
+from hotloop.sweeps.bandits.notation import key_of, text_of
 
 _QUANTITY_LABELS = {
     "mean_reward": "reward per step",
@@ -24,10 +21,6 @@ _QUANTITY_LABELS = {
     "late_reward": "reward per step, {late}",
     "late_optimal": "steps that take an optimal arm, {late}, %",
 }
-_UNITS = {"num_arms": "arms", "dimension": "components", "every": "steps"} | dict.fromkeys(
-    ("initial_value", "prior_mean", "prior_std", "mean", "spread", "noise", "walk", "start"),
-    "units of reward",
-)
 _NOTHING = Estimate(math.nan, math.nan)  # of a pair that is no point: `means` says how many arms
 
 
@@ -48,49 +41,72 @@ def picture_axes(ranges: Mapping[str, Sequence[Any]]) -> tuple[str, str | None]:
     return numeric[0], others[0] if others else None
 
 
-def draw(table: GridTable, path: Path, quantity: str) -> None:
-    """See `GridTable.save_picture`."""
-    x, y = picture_axes(table.ranges)
+def draw(
+    points: Sequence[tuple[Mapping[str, Any], Estimate]],
+    ranges: Mapping[str, Sequence[Any]],
+    quantity: str,
+    path: Path,
+    *,
+    title: str,
+    agent: str,
+    late: str,
+    units: Mapping[str, str],
+) -> None:
+    """Draw a quantity over the one or two fields that have several values.
+
+    Args:
+        points: settings, and the estimate of each.
+        ranges: those fields, and their values.
+        quantity: which it is.
+        path: of the picture.
+        title: its heading.
+        agent: who played.
+        late: over which steps late quantities are taken.
+        units: of fields; the others are dimensionless.
+
+    Raises:
+        ConfigError: there is no picture of these fields.
+    """
+    x, y = picture_axes(ranges)
+
+    def with_unit(name: str) -> str:
+        return f"{name}, {units.get(name, 'dimensionless')}"
+
     percent = 100 if quantity.endswith("optimal") else 1
     estimates = {}
-    for row in table.rows:
-        where = key_of(row.settings[x]), key_of(row.settings[y]) if y else None
-        mean, se = row.result.estimate(quantity)
+    for settings, (mean, se) in points:
+        where = key_of(settings[x]), key_of(settings[y]) if y else None
         estimates[where] = Estimate(percent * mean, percent * se)
-    label = _QUANTITY_LABELS[quantity].format(late=f"the last {table.late_steps:,}")
-    if y is not None and _are_numbers(table.ranges[y]):
+    label = _QUANTITY_LABELS[quantity].format(late=late)
+    if y is not None and _are_numbers(ranges[y]):
         values = [
-            [estimates.get((key_of(one), key_of(other)), _NOTHING).mean for one in table.ranges[x]]
-            for other in table.ranges[y]
+            [estimates.get((key_of(one), key_of(other)), _NOTHING).mean for one in ranges[x]]
+            for other in ranges[y]
         ]
         heat_map(
-            table.ranges[x],
-            table.ranges[y],
+            ranges[x],
+            ranges[y],
             np.array(values),
             path,
-            title=table.title,
-            x_label=_with_unit(x),
-            y_label=_with_unit(y),
+            title=title,
+            x_label=with_unit(x),
+            y_label=with_unit(y),
             value_label=label,
             best=np.nanargmin if quantity == "final_regret" else np.nanargmax,
         )
         return
-    others = {table.rows[0].agent.name: None}
+    others = {agent: None}
     if y is not None:
-        others = {f"{y} = {text_of(one)}": key_of(one) for one in table.ranges[y]}
+        others = {f"{y} = {text_of(one)}": key_of(one) for one in ranges[y]}
     lines = {
         line: [
             (float(one), estimates[key_of(one), other])
-            for one in table.ranges[x]
+            for one in ranges[x]
             if (key_of(one), other) in estimates
         ]
         for line, other in others.items()
     }
-    parameter_study(lines, path, title=table.title, x_label=_with_unit(x), y_label=label)
-
-
-def _with_unit(name: str) -> str:
-    return f"{name}, {_UNITS.get(name.removeprefix(ENV), 'dimensionless')}"
+    parameter_study(lines, path, title=title, x_label=with_unit(x), y_label=label)
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:

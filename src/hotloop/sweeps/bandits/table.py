@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 
 from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
-from hotloop.bandits.grid import parquet, picture
-from hotloop.bandits.grid.notation import ENV, text_of
 from hotloop.bandits.pictures import check_picture
-from hotloop.bandits.results import Estimate, Result
+from hotloop.bandits.results import QUANTITIES, Estimate, Result
+from hotloop.sweeps import parquet
+from hotloop.sweeps.bandits import picture
+from hotloop.sweeps.bandits.notation import ENV, text_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +157,19 @@ class GridTable:
             OutputError: `path` can't be written.
         """
         path = check_picture(path)
-        picture.draw(self, path, quantity)
+        row = self.rows[0]
+        units = dict(row.agent.units)
+        units |= {f"{ENV}{name}": unit for name, unit in row.environment.units.items()}
+        picture.draw(
+            [(one.settings, one.result.estimate(quantity)) for one in self.rows],
+            self.ranges,
+            quantity,
+            path,
+            title=self.title,
+            agent=row.agent.name,
+            late=f"the last {self.late_steps:,}",
+            units=units,
+        )
         return path
 
     def save_parquet(self, path: str | Path) -> Path:
@@ -170,7 +184,7 @@ class GridTable:
             OutputError: `path` can't be written.
         """
         path = Path(path)
-        parquet.write_parquet(self, path)
+        parquet.write(path, list(map(_flat, self.rows)))
         return path
 
 
@@ -187,3 +201,32 @@ def _to_dict(row: GridRow, *, curves: bool) -> dict[str, Any]:
     # The file's description of an environment has a matrix' digest for the matrix.
     about |= {kind: row.config[kind] for kind in ("agent", "environment")}
     return {"settings": row.settings, **about}
+
+
+def _flat(row: GridRow) -> dict[str, Any]:
+    """A point in columns."""
+    result = row.result
+    columns = {"agent": row.agent.name}
+    columns |= _typed(row.agent, row.config["agent"])
+    columns["environment"] = row.environment.name
+    inner = _typed(row.environment, row.config["environment"])
+    columns |= {f"{ENV}{name}": value for name, value in inner.items()}
+    for name in ("seed", "num_runs", "num_steps", "late_steps", "steps_per_point"):
+        columns[name] = getattr(result, name)
+    for quantity in QUANTITIES:
+        columns[quantity], columns[f"{quantity}_se"] = result.estimate(quantity)
+    for name in ("step", "reward", "optimal", "regret"):
+        columns[name] = getattr(result, name)
+        if name != "step":
+            columns[f"{name}_se"] = getattr(result, f"{name}_se")
+    return columns
+
+
+def _typed(thing: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the types of their fields: a column is float64 though all in it are whole."""
+    typed = {}
+    for one in fields(thing):
+        value = config[one.name]
+        is_float = "float" in str(one.type) and isinstance(value, int)
+        typed[one.name] = float(value) if is_float else value
+    return typed

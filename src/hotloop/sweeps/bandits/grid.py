@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.bandits.folding import CHUNK
-from hotloop.bandits.grid.computing import Computation, GridProgress
-from hotloop.bandits.grid.file import GridFile, Piece
-from hotloop.bandits.grid.points import points_of, varied
-from hotloop.bandits.grid.table import GridRow, GridTable
 from hotloop.bandits.results import Result, Sums
 from hotloop.bandits.running import KERNEL_VERSION
 from hotloop.bandits.settings import runs_from, seed_from, settings_from, threads_from
+from hotloop.sweeps.bandits.computing import Computation, GridProgress
+from hotloop.sweeps.bandits.file import GridFile, Piece
+from hotloop.sweeps.bandits.points import points_of, varied
+from hotloop.sweeps.bandits.table import GridRow, GridTable
 
 
 class Grid:
