@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from hotloop.errors import ConfigError
 
 _LARGEST = 1e30  # what float32 holds, with room for sums
 _MANY = 8  # values that a label has room for
+IN_REWARDS = "units of reward"
 
 
 def number(
@@ -49,13 +49,49 @@ def whole(name: str, value: Any, low: int, high: int, *, owner: str = "") -> int
     return int(value)
 
 
+def setting(
+    default: Any,
+    *,
+    low: float = -_LARGEST,
+    high: float = _LARGEST,
+    above: bool = False,
+    unit: str = "",
+) -> Any:
+    """A field of a `Described`: a number from `low`, or above it, to `high`; or true or false."""
+    limits = {"low": low, "high": high, "above": above}
+    return field(default=default, metadata={"limits": limits, "unit": unit})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """What can say of itself what it is."""
+    """Settings that are checked, and say what they are.
+
+    Raises:
+        ConfigError: a setting makes no sense.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str] = ""  # its name as people write it
-    units: ClassVar[Mapping[str, str]] = {}  # of fields; the others are dimensionless
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, limits = getattr(self, one.name), one.metadata.get("limits")
+            if limits is None or (value is None and "None" in str(one.type)):
+                continue
+            if one.type == "bool":
+                if not isinstance(value, bool):
+                    raise ConfigError(
+                        f"`{one.name}` of {self.name} must be true or false, got {value!r}"
+                    )
+            elif one.type == "int":
+                whole(one.name, value, limits["low"], limits["high"], owner=self.name)
+            else:
+                number(self.name, one.name, value, **limits)
+
+    def unit_of(self, name: str) -> str:
+        """The unit of one of its settings."""
+        units = {one.name: one.metadata.get("unit", "") for one in fields(self)}
+        return units.get(name) or "dimensionless"
 
     def describe(self) -> dict[str, Any]:
         """Its name and its settings, as JSON holds them."""
@@ -64,9 +100,6 @@ class Described:
             name: value.item() if isinstance(value, np.generic) else value
             for name, value in settings.items()
         }
-
-    def _check(self, name: str, **limits: Any) -> None:
-        number(self.name, name, getattr(self, name), **limits)
 
     @property
     def label(self) -> str:

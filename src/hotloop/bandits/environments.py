@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from hotloop.bandits.described import Described, number, whole
+from hotloop.bandits.described import IN_REWARDS, Described, number, setting
 from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.plan import Plan
 from hotloop.errors import ConfigError
@@ -19,10 +19,6 @@ from hotloop.types import Array
 
 MAX_ARMS = 4096
 _USUAL_ARMS = 10
-
-
-def _check_arms(owner: str, num_arms: Any) -> None:
-    whole("num_arms", num_arms, 2, MAX_ARMS, owner=owner)
 
 
 def _check_resolution(owner: str, name: str, value: float, scale: float) -> None:
@@ -49,12 +45,6 @@ def _check_values(owner: str, name: str, values: Any, low: float, high: float) -
 class KernelEnvironment(Described):
     """The settings of an environment that kernels make, and how it is laid out for them."""
 
-    units: ClassVar = {
-        "num_arms": "arms",
-        "dimension": "components",
-        "every": "steps",
-        **dict.fromkeys(("mean", "spread", "noise", "walk", "start"), "units of reward"),
-    }
     has_contexts: ClassVar[bool] = False
 
     @property
@@ -76,19 +66,16 @@ class Gaussian(KernelEnvironment):
     """The 10-armed testbed: true values N(`mean`, `spread`²), drawn anew for each run.
 
     Rewards are N(true value, `noise`²). Sutton & Barto 2018, section 2.3.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "gaussian"
-    num_arms: int = _USUAL_ARMS
+    num_arms: int = setting(_USUAL_ARMS, low=2, high=MAX_ARMS, unit="arms")
     """k, from 2."""
-    mean: float = 0.0
+    mean: float = setting(0.0, unit=IN_REWARDS)
     """Mean of the true values."""
-    spread: float = 1.0
+    spread: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of the true values, from 0."""
-    noise: float = 1.0
+    noise: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of a reward, from 0."""
     means: tuple[float, ...] | None = None
     """True values that all runs share, instead of drawn ones; there are then as many arms."""
@@ -103,10 +90,7 @@ class Gaussian(KernelEnvironment):
                 )
             object.__setattr__(self, "means", given)
             object.__setattr__(self, "num_arms", len(given))
-        _check_arms(self.name, self.num_arms)
-        self._check("mean")
-        self._check("spread", low=0)
-        self._check("noise", low=0)
+        super().__post_init__()
         if self.means is None:
             _check_resolution(self.name, "mean", self.mean, max(self.spread, self.noise))
         else:
@@ -127,11 +111,7 @@ class Gaussian(KernelEnvironment):
 
 @dataclass(frozen=True, kw_only=True)
 class Bernoulli(KernelEnvironment):
-    """Rewards of 1 with the arm's probability, else 0.
-
-    Raises:
-        ConfigError: a setting makes no sense.
-    """
+    """Rewards of 1 with the arm's probability, else 0."""
 
     name: ClassVar[str] = "bernoulli"
     means: tuple[float, ...] = (0.9, 0.8)
@@ -173,26 +153,20 @@ class RandomWalk(KernelEnvironment):
     """True values that start equal and take independent steps N(0, `walk`²), all in every step.
 
     Sutton & Barto 2018, exercise 2.5.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "random-walk"
-    num_arms: int = 10
+    num_arms: int = setting(10, low=2, high=MAX_ARMS, unit="arms")
     """k, from 2."""
-    walk: float = 0.01
+    walk: float = setting(0.01, low=0, unit=IN_REWARDS)
     """Standard deviation of a true value's step, from 0."""
-    start: float = 0.0
+    start: float = setting(0.0, unit=IN_REWARDS)
     """Every true value before the first step."""
-    noise: float = 1.0
+    noise: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of a reward, from 0."""
 
     def __post_init__(self) -> None:
-        _check_arms(self.name, self.num_arms)
-        self._check("walk", low=0)
-        self._check("start")
-        self._check("noise", low=0)
+        super().__post_init__()
         _check_resolution(self.name, "start", self.start, self.walk or self.noise)
 
     def plan(self, num_steps: int) -> Plan:
@@ -207,30 +181,22 @@ class RandomWalk(KernelEnvironment):
 
 @dataclass(frozen=True, kw_only=True)
 class AbruptChange(KernelEnvironment):
-    """As the testbed, but all true values are drawn anew every so many steps.
-
-    Raises:
-        ConfigError: a setting makes no sense.
-    """
+    """As the testbed, but all true values are drawn anew every so many steps."""
 
     name: ClassVar[str] = "abrupt-change"
-    num_arms: int = 10
+    num_arms: int = setting(10, low=2, high=MAX_ARMS, unit="arms")
     """k, from 2."""
-    every: int = 500
+    every: int = setting(500, low=1, high=2**31 - 1, unit="steps")
     """Steps from one change to the next, 1 … 2³¹ − 1."""
-    mean: float = 0.0
+    mean: float = setting(0.0, unit=IN_REWARDS)
     """Mean of the true values."""
-    spread: float = 1.0
+    spread: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of the true values, from 0."""
-    noise: float = 1.0
+    noise: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of a reward, from 0."""
 
     def __post_init__(self) -> None:
-        _check_arms(self.name, self.num_arms)
-        whole("every", self.every, 1, 2**31 - 1, owner=self.name)
-        self._check("mean")
-        self._check("spread", low=0)
-        self._check("noise", low=0)
+        super().__post_init__()
         _check_resolution(self.name, "mean", self.mean, max(self.spread, self.noise))
 
     def plan(self, num_steps: int) -> Plan:
@@ -329,24 +295,16 @@ class LinearContextual(KernelEnvironment):
 
     x ~ N(0, I), drawn anew in every step; θ_a ~ N(0, I / d), drawn anew for each run; rewards
     N(x·θ_a, `noise`²). The disjoint linear model of Li et al. 2010, arXiv:1003.0146, section 3.1.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "linear-contextual"
     has_contexts: ClassVar[bool] = True
-    num_arms: int = 10
+    num_arms: int = setting(10, low=2, high=MAX_ARMS, unit="arms")
     """k, from 2."""
-    dimension: int = 5
+    dimension: int = setting(5, low=1, high=64, unit="components")
     """d, the length of a context, from 1 to 64."""
-    noise: float = 0.1
+    noise: float = setting(0.1, low=0, unit=IN_REWARDS)
     """Standard deviation of a reward, from 0."""
-
-    def __post_init__(self) -> None:
-        _check_arms(self.name, self.num_arms)
-        whole("dimension", self.dimension, 1, 64, owner=self.name)
-        self._check("noise", low=0)
 
     def plan(self, num_steps: int) -> Plan:
         from hotloop.bandits.kernels import environments as parts

@@ -70,14 +70,3 @@ def table(size: int, function: Callable[[Array], Any], *, at_zero: float = 0.0) 
         stop = min(start + _PIECE, size + 1)
         found[start:stop] = function(np.arange(start, stop))
     return found
-
-
-def own_plan(parts: tuple[Part, Part, Part], params: tuple[float, ...], size: int) -> Plan:
-    """The plan of what a user's functions do, with a state of `size` numbers a run."""
-    parameters = np.array(params, np.float64)
-    return Plan(
-        parts=parts,
-        parameters=(size, parameters.ctypes.data, len(parameters)),
-        state_bytes=8 * LANES * max(size, 1),
-        arrays=(parameters,),
-    )

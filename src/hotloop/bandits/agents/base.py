@@ -10,7 +10,6 @@ from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.plan import Plan
 from hotloop.errors import ConfigError
 
-IN_REWARDS = "units of reward"
 _MOST_STATE = 1_000_000_000  # bytes, of one thread
 
 

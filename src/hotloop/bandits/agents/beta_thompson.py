@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import setting
 from hotloop.bandits.plan import Plan, num_cells
 
 
@@ -14,22 +15,15 @@ class BetaThompson(KernelAgent):
     """As Gaussian Thompson sampling, for rewards of 0 or 1: posteriors Beta(α + ones, β + zeros).
 
     A reward between them counts as that share of a one, and the rest as a zero.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "beta-thompson"
     title: ClassVar[str] = "Thompson (Beta)"
     needs_unit: ClassVar[bool] = True
-    prior_alpha: float = 1.0
+    prior_alpha: float = setting(1.0, low=0, above=True)
     """α of the prior, above 0."""
-    prior_beta: float = 1.0
+    prior_beta: float = setting(1.0, low=0, above=True)
     """β of the prior, above 0."""
-
-    def __post_init__(self) -> None:
-        self._check("prior_alpha", low=0, above=True)
-        self._check("prior_beta", low=0, above=True)
 
     def _plan(self, environment: Any, num_steps: int) -> Plan:
         from hotloop.bandits.kernels import posteriors as kernels

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hotloop.bandits.agents.base import IN_REWARDS, KernelAgent
-from hotloop.bandits.described import short
+from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import IN_REWARDS, setting, short
 from hotloop.bandits.plan import Plan, num_cells
 
 
@@ -16,28 +16,17 @@ class EpsilonGreedy(KernelAgent):
 
     Q ← Q + α (r − Q), α = `step_size`, or 1/N (sample averages). Sutton & Barto 2018, sections 2.2
     and 2.5. ε at step t is `epsilon` / (1 + `epsilon_decay` (t − 1)).
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "epsilon-greedy"
-    units: ClassVar = {"initial_value": IN_REWARDS}
-    epsilon: float = 0.1
+    epsilon: float = setting(0.1, low=0, high=1)
     """Probability of exploring, 0 … 1."""
-    step_size: float | None = None
+    step_size: float | None = setting(None, low=0, high=1, above=True)
     """α in (0, 1]; None for sample averages."""
-    initial_value: float = 0.0
+    initial_value: float = setting(0.0, unit=IN_REWARDS)
     """What Q starts from."""
-    epsilon_decay: float = 0.0
+    epsilon_decay: float = setting(0.0, low=0)
     """How fast ε falls; 0: not at all."""
-
-    def __post_init__(self) -> None:
-        self._check("epsilon", low=0, high=1)
-        self._check("initial_value")
-        self._check("epsilon_decay", low=0)
-        if self.step_size is not None:
-            self._check("step_size", low=0, high=1, above=True)
 
     @property
     def label(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import setting
 from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.plan import Plan, num_cells
 
@@ -17,19 +18,13 @@ class EXP3(KernelAgent):
     p = (1 − γ) w / Σw + γ / k, w_a ← w_a exp(γ r / (k p_a)) for the arm taken; rewards lie in [0,
     1]. Auer, Cesa-Bianchi, Freund, Schapire 2002, "The nonstochastic multiarmed bandit problem",
     fig. 1.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "exp3"
     title: ClassVar[str] = "EXP3"
     needs_unit: ClassVar[bool] = True
-    gamma: float = 0.1
+    gamma: float = setting(0.1, low=0, high=1, above=True)
     """γ in (0, 1]."""
-
-    def __post_init__(self) -> None:
-        self._check("gamma", low=0, high=1, above=True)
 
     def _plan(self, environment: Any, num_steps: int) -> Plan:
         from hotloop.bandits.kernels import softmax

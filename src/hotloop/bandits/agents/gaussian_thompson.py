@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hotloop.bandits.agents.base import IN_REWARDS, KernelAgent
+from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import IN_REWARDS, setting
 from hotloop.bandits.plan import Plan, num_cells
 
 
@@ -15,25 +16,16 @@ class GaussianThompson(KernelAgent):
 
     Rewards N(μ, `noise`²), prior μ ~ N(`prior_mean`, `prior_std`²). Thompson 1933; Russo et al.
     2018, "A tutorial on Thompson sampling", arXiv:1707.02038.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "gaussian-thompson"
     title: ClassVar[str] = "Thompson (Gaussian)"
-    units: ClassVar = dict.fromkeys(("prior_mean", "prior_std", "noise"), IN_REWARDS)
-    prior_mean: float = 0.0
+    prior_mean: float = setting(0.0, unit=IN_REWARDS)
     """Mean of the prior."""
-    prior_std: float = 1.0
+    prior_std: float = setting(1.0, low=1e-6, high=1e6, unit=IN_REWARDS)
     """Standard deviation of the prior, 1e-6 … 1e6."""
-    noise: float = 1.0
+    noise: float = setting(1.0, low=1e-6, high=1e6, unit=IN_REWARDS)
     """Standard deviation of a reward, 1e-6 … 1e6."""
-
-    def __post_init__(self) -> None:
-        self._check("prior_mean")
-        self._check("prior_std", low=1e-6, high=1e6)
-        self._check("noise", low=1e-6, high=1e6)
 
     def _plan(self, environment: Any, num_steps: int) -> Plan:
         from hotloop.bandits.kernels import posteriors as kernels

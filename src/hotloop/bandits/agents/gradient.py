@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotloop.bandits.agents.base import KernelAgent
-from hotloop.bandits.described import short
+from hotloop.bandits.described import setting, short
 from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.plan import Plan, num_cells
-from hotloop.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,23 +17,13 @@ class Gradient(KernelAgent):
 
     H_a ← H_a + α (r − r̄)(1[a taken] − π_a). Sutton & Barto 2018, eq. 2.12; r̄ is the mean of the
     earlier rewards (at step 1 the reward itself), or 0 without a baseline.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "gradient"
-    step_size: float = 0.1
+    step_size: float = setting(0.1, low=0, above=True)
     """α, above 0."""
-    baseline: bool = True
+    baseline: bool = setting(True)
     """Whether r̄ is subtracted."""
-
-    def __post_init__(self) -> None:
-        self._check("step_size", low=0, above=True)
-        if not isinstance(self.baseline, bool):
-            raise ConfigError(
-                f"`baseline` of {self.name} must be true or false, got {self.baseline!r}"
-            )
 
     @property
     def label(self) -> str:

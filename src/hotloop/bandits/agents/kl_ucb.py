@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import setting
 from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.plan import Plan
 
@@ -16,19 +17,13 @@ class KLUCB(KernelAgent):
 
     kl is that of Bernoulli distributions: rewards lie in [0, 1]. Garivier and Cappé 2011,
     arXiv:1102.2490, algorithm 1.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "kl-ucb"
     title: ClassVar[str] = "KL-UCB"
     needs_unit: ClassVar[bool] = True
-    c: float = 0.0
+    c: float = setting(0.0, low=0)
     """Weight of ln ln n, from 0."""
-
-    def __post_init__(self) -> None:
-        self._check("c", low=0)
 
     def _plan(self, environment: Any, num_steps: int) -> Plan:
         from hotloop.bandits.kernels import divergence as kernels

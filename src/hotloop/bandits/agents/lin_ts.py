@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import setting
 from hotloop.bandits.plan import Plan
 
 
@@ -14,22 +15,15 @@ class LinTS(KernelAgent):
     """Draws each arm's value from N(x·θ̂_a, v² xᵀ A_a⁻¹ x) and takes the largest.
 
     Agrawal and Goyal 2013, arXiv:1209.3352, algorithm 1, with a regression for each arm.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "lin-ts"
     title: ClassVar[str] = "LinTS"
     needs_contexts: ClassVar[bool] = True
-    scale: float = 1.0
+    scale: float = setting(1.0, low=0)
     """v, from 0."""
-    ridge: float = 1.0
+    ridge: float = setting(1.0, low=0, above=True)
     """A_a starts from so many times the identity, above 0."""
-
-    def __post_init__(self) -> None:
-        self._check("scale", low=0)
-        self._check("ridge", low=0, above=True)
 
     def _plan(self, environment: Any, num_steps: int) -> Plan:
         from hotloop.bandits.kernels import linear

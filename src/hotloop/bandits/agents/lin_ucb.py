@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import setting
 from hotloop.bandits.plan import Plan
 
 
@@ -14,22 +15,15 @@ class LinUCB(KernelAgent):
     """The arm with the largest x·θ̂_a + α √(xᵀ A_a⁻¹ x), a ridge regression for each arm.
 
     Li et al. 2010, arXiv:1003.0146, algorithm 1.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "lin-ucb"
     title: ClassVar[str] = "LinUCB"
     needs_contexts: ClassVar[bool] = True
-    alpha: float = 1.0
+    alpha: float = setting(1.0, low=0)
     """Degree of exploration, from 0."""
-    ridge: float = 1.0
+    ridge: float = setting(1.0, low=0, above=True)
     """A_a starts from so many times the identity, above 0."""
-
-    def __post_init__(self) -> None:
-        self._check("alpha", low=0)
-        self._check("ridge", low=0, above=True)
 
     def _plan(self, environment: Any, num_steps: int) -> Plan:
         from hotloop.bandits.kernels import linear

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hotloop.bandits.agents.base import IN_REWARDS, KernelAgent
-from hotloop.bandits.described import short
+from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import IN_REWARDS, setting, short
 from hotloop.bandits.plan import Plan, num_cells
 
 
@@ -15,22 +15,13 @@ class Optimistic(KernelAgent):
     """Greedy from estimates that are too high: every arm disappoints until it was tried often.
 
     Q ← Q + α (r − Q) from Q₁ = `initial_value`. Sutton & Barto 2018, section 2.6.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "optimistic"
-    units: ClassVar = {"initial_value": IN_REWARDS}
-    initial_value: float = 5.0
+    initial_value: float = setting(5.0, unit=IN_REWARDS)
     """Q₁."""
-    step_size: float | None = 0.1
+    step_size: float | None = setting(0.1, low=0, high=1, above=True)
     """α in (0, 1]; None for sample averages, which forget Q₁ at an arm's first reward."""
-
-    def __post_init__(self) -> None:
-        self._check("initial_value")
-        if self.step_size is not None:
-            self._check("step_size", low=0, high=1, above=True)
 
     @property
     def label(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotloop.bandits.agents.base import KernelAgent
-from hotloop.bandits.described import short
+from hotloop.bandits.described import setting, short
 from hotloop.bandits.plan import Plan, num_cells, table
 
 
@@ -15,21 +15,13 @@ class UCB(KernelAgent):
     """The arm with the largest Q + c √(ln t / N); arms not yet tried come first.
 
     Sutton & Barto 2018, eq. 2.10.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "ucb"
-    c: float = 2.0
+    c: float = setting(2.0, low=0)
     """Degree of exploration, from 0."""
-    step_size: float | None = None
+    step_size: float | None = setting(None, low=0, high=1, above=True)
     """α in (0, 1]; None for sample averages."""
-
-    def __post_init__(self) -> None:
-        self._check("c", low=0)
-        if self.step_size is not None:
-            self._check("step_size", low=0, high=1, above=True)
 
     @property
     def label(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotloop.bandits.agents.base import KernelAgent
+from hotloop.bandits.described import setting
 from hotloop.bandits.plan import Plan, num_cells, table
 
 
@@ -16,18 +17,12 @@ class UCB1(KernelAgent):
 
     Auer, Cesa-Bianchi, Fischer 2002, "Finite-time analysis of the multiarmed bandit problem", fig.
     1: the scale is √2 there, for rewards in [0, 1].
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "ucb1"
     title: ClassVar[str] = "UCB1"
-    scale: float = math.sqrt(2.0)
+    scale: float = setting(math.sqrt(2.0), low=0)
     """What the confidence radius is multiplied by, from 0."""
-
-    def __post_init__(self) -> None:
-        self._check("scale", low=0)
 
     def _plan(self, environment: Any, num_steps: int) -> Plan:
         from hotloop.bandits.kernels import values

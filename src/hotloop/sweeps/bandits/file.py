@@ -42,20 +42,12 @@ class Piece(NamedTuple):
 
 
 class GridFile(ResultsFile):
-    """One file, open; of use to one thread, the one that made it.
-
-    Several processes may have the file open: each of them writes whole transactions, and pieces
-    that two of them computed are the same bytes.
+    """Sums of points; pieces that two processes computed are the same bytes.
 
     Args:
-        path: of the file; made, with its directories, where there is none.
+        path: of the file.
         seed: rows of other seeds are not looked at.
         kernel_version: rows of other versions are not looked at.
-
-    Raises:
-        BanditError: there is a file that is no grid, is damaged, or has another format; it is left
-            as it is.
-        OutputError: it can't be made or written.
     """
 
     kind, error = "grid", BanditError

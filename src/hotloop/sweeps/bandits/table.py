@@ -12,15 +12,15 @@ import numpy as np
 
 from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
-from hotloop.bandits.pictures import check_picture
-from hotloop.bandits.results import QUANTITIES, Estimate, Result
+from hotloop.bandits.pictures import check_picture, heat_map, parameter_study
+from hotloop.bandits.results import QUANTITIES, Estimate, Estimates, Result
 from hotloop.sweeps import parquet
-from hotloop.sweeps.bandits import picture
-from hotloop.sweeps.bandits.notation import ENV, text_of
+from hotloop.sweeps.bandits.notation import ENV, key_of, text_of
+from hotloop.sweeps.bandits.picture import QUANTITY_LABELS, are_numbers, picture_axes
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridRow:
+class GridRow(Estimates):
     """A point of a grid, and what came of it.
 
     Attributes:
@@ -43,30 +43,9 @@ class GridRow:
         """Where."""
         return self.result.environment
 
-    @property
-    def mean_reward(self) -> Estimate:
-        """A run's mean reward over all its steps."""
-        return self.result.mean_reward
-
-    @property
-    def mean_optimal(self) -> Estimate:
-        """A run's share of optimal steps."""
-        return self.result.mean_optimal
-
-    @property
-    def final_regret(self) -> Estimate:
-        """A run's cumulative regret at its end."""
-        return self.result.final_regret
-
-    @property
-    def late_reward(self) -> Estimate:
-        """A run's mean reward over its last `late_steps` steps."""
-        return self.result.late_reward
-
-    @property
-    def late_optimal(self) -> Estimate:
-        """A run's share of optimal steps among its last `late_steps`."""
-        return self.result.late_optimal
+    def estimate(self, quantity: str) -> Estimate:
+        """One of `QUANTITIES`, over runs."""
+        return self.result.estimate(quantity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +105,7 @@ class GridTable:
             BanditError: there is no such quantity.
         """
         sign = 1 if quantity == "final_regret" else -1
-        means = [row.result.estimate(quantity).mean for row in self.rows]
+        means = [row.estimate(quantity).mean for row in self.rows]
         order = np.argsort([math.inf if math.isnan(mean) else sign * mean for mean in means])
         return [self.rows[index] for index in order]
 
@@ -157,20 +136,51 @@ class GridTable:
             OutputError: `path` can't be written.
         """
         path = check_picture(path)
-        row = self.rows[0]
-        units = dict(row.agent.units)
-        units |= {f"{ENV}{name}": unit for name, unit in row.environment.units.items()}
-        picture.draw(
-            [(one.settings, one.result.estimate(quantity)) for one in self.rows],
-            self.ranges,
-            quantity,
-            path,
-            title=self.title,
-            agent=row.agent.name,
-            late=f"the last {self.late_steps:,}",
-            units=units,
-        )
+        x, y = picture_axes(self.ranges)
+        percent = 100 if quantity.endswith("optimal") else 1
+        estimates = {}
+        for row in self.rows:
+            where = key_of(row.settings[x]), key_of(row.settings[y]) if y else None
+            mean, se = row.estimate(quantity)
+            estimates[where] = Estimate(percent * mean, percent * se)
+        label = QUANTITY_LABELS[quantity].format(late=f"the last {self.late_steps:,}")
+        if y is not None and are_numbers(self.ranges[y]):
+            none = Estimate(math.nan, math.nan)  # `means` says how many arms: no point
+            values = [
+                [estimates.get((key_of(one), key_of(other)), none).mean for one in self.ranges[x]]
+                for other in self.ranges[y]
+            ]
+            heat_map(
+                self.ranges[x],
+                self.ranges[y],
+                np.array(values),
+                path,
+                title=self.title,
+                x_label=self._with_unit(x),
+                y_label=self._with_unit(y),
+                value_label=label,
+                best=np.nanargmin if quantity == "final_regret" else np.nanargmax,
+            )
+            return path
+        others = {self.rows[0].agent.name: None}
+        if y is not None:
+            others = {f"{y} = {text_of(one)}": key_of(one) for one in self.ranges[y]}
+        lines = {
+            line: [
+                (float(one), estimates[key_of(one), other])
+                for one in self.ranges[x]
+                if (key_of(one), other) in estimates
+            ]
+            for line, other in others.items()
+        }
+        x_label = self._with_unit(x)
+        parameter_study(lines, path, title=self.title, x_label=x_label, y_label=label)
         return path
+
+    def _with_unit(self, name: str) -> str:
+        row = self.rows[0]
+        thing = row.environment if name.startswith(ENV) else row.agent
+        return f"{name}, {thing.unit_of(name.removeprefix(ENV))}"
 
     def save_parquet(self, path: str | Path) -> Path:
         """Write a row a point: settings, estimates, and the curves as lists.
