@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.cli import need
-from hotloop.cli.bandit.options import add_json, add_sizes, parser_of, refuse
+from hotloop.cli.bandit.options import add_environment, add_json, add_sizes, parser_of, refuse
 from hotloop.cli.bandit.progress import GridLine, short
 from hotloop.cli.bandit.tables import plus_minus, print_json
 from hotloop.cli.tables import plain_table, print_table, wide_console
@@ -18,8 +18,8 @@ from hotloop.system.signals import Ended, end_once
 if TYPE_CHECKING:
     from hotloop.sweeps.bandits import Grid, GridProgress, GridTable
 
-_EPILOG = """`hotloop bandit --help` lists agents, environments and their fields. A range is a list,
-each part of which may be a progression:
+_EPILOG = """`hotloop bandit --help` lists agents and their fields. A range is a list, each part of
+which may be a progression:
   epsilon=0.01,0.1           values
   step_size=none,0.1         words are none, true, false
   epsilon=0.1:0.5:0.1        steps: 0.1, 0.2, … 0.5
@@ -104,20 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "ranges", metavar="FIELD=RANGE", nargs="*", help="the agent's settings; see below"
     )
-    parser.add_argument(
-        "--environment", metavar="NAME", default="gaussian", help="where (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--env",
-        metavar="FIELD=RANGE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="settings of the environment, of which there may be ranges too",
-    )
-    parser.add_argument(
-        "--arms", metavar="RANGE", help="how many arms the environment has: --env num_arms=RANGE"
-    )
+    add_environment(parser, of_ranges=True)
     add_sizes(parser, runs=2000, steps=1000)
     whole = {"metavar": "N", "type": int}
     about = "(default: %(default)s)"
