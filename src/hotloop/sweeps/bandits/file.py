@@ -65,27 +65,25 @@ class GridFile(ResultsFile):
 
     def ids(self, configs: Sequence[str]) -> list[int]:
         """The points' numbers in this file; points that it does not know are added."""
-        query = "SELECT id FROM points WHERE config = ?"
-        found = [self._rows(query, (config,)) for config in configs]
-        if [] in found:
-            insert = "INSERT OR IGNORE INTO points (config) VALUES (?)"
+        known = dict(self._rows("SELECT config, id FROM points"))
+        new = [(config,) for config in configs if config not in known]
+        if new:
             with self._transaction():
-                self._sqlite.executemany(insert, ((config,) for config in configs))
-            found = [self._rows(query, (config,)) for config in configs]
-        return [rows[0][0] for rows in found]
+                self._sqlite.executemany("INSERT OR IGNORE INTO points (config) VALUES (?)", new)
+            known = dict(self._rows("SELECT config, id FROM points"))
+        return [known[config] for config in configs]
 
     def pieces(self, points: Iterable[int]) -> set[Piece]:
         """What is there of these points; answered from the index, so no sums are read."""
-        query = (
-            "SELECT point, first_run, num_runs FROM sums "
-            "WHERE point = ? AND seed = ? AND kernel_version = ?"
-        )
-        return {Piece(*row) for point in points for row in self._rows(query, (point, *self._key))}
+        query = "SELECT point, first_run, num_runs FROM sums WHERE seed = ? AND kernel_version = ?"
+        wanted = set(points)
+        return {Piece(*row) for row in self._rows(query, self._key) if row[0] in wanted}
 
     def num_of_other_kernels(self, points: Iterable[int]) -> int:
         """How many rows of these points and this seed another version of the kernels has made."""
-        query = "SELECT count(*) FROM sums WHERE point = ? AND seed = ? AND kernel_version != ?"
-        return sum(self._rows(query, (one, *self._key))[0][0] for one in points)
+        query = "SELECT point FROM sums WHERE seed = ? AND kernel_version != ?"
+        wanted = set(points)
+        return sum(point in wanted for (point,) in self._rows(query, self._key))
 
     def add(self, rows: Sequence[tuple[Piece, bytes]]) -> None:
         """Store sums, all or none; a piece replaces what has fewer of the same runs.
