@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from hotloop.errors import ConfigError
+from hotloop.errors import BanditError, ConfigError, OutputError
 from hotloop.sweeps import Results, Run
+from hotloop.sweeps.bandits.file import GridFile
 
 
 @pytest.fixture
@@ -77,6 +78,32 @@ def test_a_file_of_something_else_is_refused(path, content):
     with pytest.raises(ConfigError, match=r"is no sweep of hotloop's, or it is damaged"):
         Results(path)
     assert path.read_bytes() == content
+
+
+def test_a_database_of_something_else_is_refused(path):
+    file = sqlite3.connect(path)
+    file.execute("CREATE TABLE bookmarks (name TEXT)")
+    file.commit()
+    file.close()
+    content = path.read_bytes()
+    with pytest.raises(ConfigError, match="no sweep of hotloop's: it has the tables bookmarks"):
+        Results(path)
+    assert path.read_bytes() == content
+
+
+def test_grids_and_sweeps_refuse_each_other_s_files(path, tmp_path):
+    GridFile(tmp_path / "grid.sqlite", seed=0, kernel_version=1).close()
+    with pytest.raises(ConfigError, match="no sweep of hotloop's: it has the tables meta, points"):
+        Results(tmp_path / "grid.sqlite")
+    Results(path).close()
+    with pytest.raises(BanditError, match="no grid of hotloop's: it has the tables owners, runs"):
+        GridFile(path, seed=0, kernel_version=1)
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="can't be written"):
+        Results(tmp_path / "file" / "sweep.sqlite")
 
 
 def test_a_file_that_was_cut_short_is_refused(path):

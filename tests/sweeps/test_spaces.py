@@ -1,6 +1,8 @@
 """Spaces as text: what they stand for, their draws and grids, and what is refused."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -78,6 +80,16 @@ def test_an_option_that_there_is_not_has_the_nearest_named():
         space_of()
     with pytest.raises(ConfigError, match="is given twice"):
         texts_of(["gae_lambda=0.9", "gae-lambda=0.95"])
+
+
+def test_grids_of_bandits_need_neither_torch_nor_optuna():
+    code = (
+        "import sys; from hotloop.sweeps.bandits import Grid\n"
+        "assert len(Grid('ucb', {'c': 'log:0.1,10,5'})) == 5\n"
+        "print([x for x in ('torch', 'optuna', 'gymnasium') if x in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_draws_depend_on_seed_and_number_alone_and_stay_inside():
