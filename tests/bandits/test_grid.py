@@ -26,8 +26,8 @@ from hotloop.errors import (
 from hotloop.sweeps.bandits import Grid, computing, jobs
 from hotloop.sweeps.bandits import grid as grid_module
 from hotloop.sweeps.bandits.file import GridFile, Piece
-from hotloop.sweeps.bandits.picture import picture_axes
 from hotloop.sweeps.bandits.points import values_from
+from hotloop.sweeps.bandits.table import picture_axes
 
 
 def make_grid(**changed):

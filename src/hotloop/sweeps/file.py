@@ -1,8 +1,6 @@
-"""One SQLite file of results: any number of processes write it, and killed at any moment it is
-whole.
+"""One SQLite file of results: any number of processes write it, killed at any moment it is whole.
 
-What is asked for and what came out are rows; which, its kinds say. A file of something else, of
-another format, or a damaged one is refused, and left as it is.
+A file of something else, of another format, or a damaged one is refused, and left as it is.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ class ResultsFile:
         path: of the file; made, with its directories, where there is none.
 
     Raises:
-        HotloopError: of the kind's own; there is a file that is none of this kind, is damaged, or
-            has another format; it is left as it is.
+        HotloopError: the kind's own; there is a file that is refused.
         OutputError: it can't be made or written.
     """
 

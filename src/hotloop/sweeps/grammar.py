@@ -178,11 +178,7 @@ def _number(text: str) -> Fraction:
 
 
 def texts_of(arguments: Sequence[str], option: str = "") -> dict[str, str]:
-    """Return the spaces among arguments, `learning_rate=log:1e-5,1e-2`.
-
-    Args:
-        arguments: all spaces.
-        option: behind which they were written.
+    """Return the spaces among arguments, such as `learning_rate=log:1e-5,1e-2`, of an option.
 
     Raises:
         ConfigError: one is none, or is there twice.

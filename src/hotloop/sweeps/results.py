@@ -77,14 +77,7 @@ _RUN = "trial, seed, steps, purpose, state, score, reason, seconds, curve, direc
 
 
 class Results(ResultsFile):
-    """Trials and runs of a sweep.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        ConfigError: it is no sweep's, of another version, or damaged.
-    """
+    """Trials and runs of a sweep."""
 
     kind, error = "sweep", ConfigError
     about, marks, tables = "sweep", {"format": "1"}, _TABLES

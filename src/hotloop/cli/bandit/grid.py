@@ -52,7 +52,7 @@ def run(args: list[str]) -> int:
 
     from hotloop.bandits.pictures import check_picture
     from hotloop.sweeps.bandits import Grid
-    from hotloop.sweeps.bandits.picture import picture_axes
+    from hotloop.sweeps.bandits.table import picture_axes
     from hotloop.sweeps.grammar import texts_of
 
     outer = texts_of(options.env, "--env ")

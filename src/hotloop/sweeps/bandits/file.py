@@ -42,13 +42,7 @@ class Piece(NamedTuple):
 
 
 class GridFile(ResultsFile):
-    """Sums of points; pieces that two processes computed are the same bytes.
-
-    Args:
-        path: of the file.
-        seed: rows of other seeds are not looked at.
-        kernel_version: rows of other versions are not looked at.
-    """
+    """Sums of points, of one seed and version of the kernels; rows of others are not looked at."""
 
     kind, error = "grid", BanditError
     about, marks, tables = "meta", {"version": "1", "format": "hotloop grid"}, _TABLES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,17 @@ from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
 from hotloop.bandits.pictures import check_picture, heat_map, parameter_study
 from hotloop.bandits.results import QUANTITIES, Estimate, Estimates, Result
+from hotloop.errors import ConfigError
 from hotloop.sweeps import parquet
 from hotloop.sweeps.bandits.notation import ENV, key_of, text_of
-from hotloop.sweeps.bandits.picture import QUANTITY_LABELS, are_numbers, picture_axes
+
+_QUANTITY_LABELS = {
+    "mean_reward": "reward per step",
+    "mean_optimal": "steps that take an optimal arm, %",
+    "final_regret": "cumulative regret at the end, units of reward",
+    "late_reward": "reward per step, {late}",
+    "late_optimal": "steps that take an optimal arm, {late}, %",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +151,8 @@ class GridTable:
             where = key_of(row.settings[x]), key_of(row.settings[y]) if y else None
             mean, se = row.estimate(quantity)
             estimates[where] = Estimate(percent * mean, percent * se)
-        label = QUANTITY_LABELS[quantity].format(late=f"the last {self.late_steps:,}")
-        if y is not None and are_numbers(self.ranges[y]):
+        label = _QUANTITY_LABELS[quantity].format(late=f"the last {self.late_steps:,}")
+        if y is not None and _are_numbers(self.ranges[y]):
             none = Estimate(math.nan, math.nan)  # `means` says how many arms: no point
             values = [
                 [estimates.get((key_of(one), key_of(other)), none).mean for one in self.ranges[x]]
@@ -240,3 +248,24 @@ def _typed(thing: Any, config: Mapping[str, Any]) -> dict[str, Any]:
         is_float = "float" in str(one.type) and isinstance(value, int)
         typed[one.name] = float(value) if is_float else value
     return typed
+
+
+def picture_axes(ranges: Mapping[str, Sequence[Any]]) -> tuple[str, str | None]:
+    """Which field a picture has along x, and which along y or as its lines.
+
+    Raises:
+        ConfigError: there is no picture of so many fields, or of words alone.
+    """
+    numeric = [name for name, values in ranges.items() if _are_numbers(values)]
+    if not 1 <= len(ranges) <= 2 or not numeric:
+        have = ", ".join(ranges) or "none"
+        raise ConfigError(
+            "a picture is of one field or two that have several values, one of them numbers alone, "
+            f"got {have}: give such ranges, or export the grid"
+        )
+    others = [name for name in ranges if name != numeric[0]]
+    return numeric[0], others[0] if others else None
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in values)
