@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -98,6 +99,19 @@ def test_grids_and_sweeps_refuse_each_other_s_files(path, tmp_path):
     Results(path).close()
     with pytest.raises(BanditError, match="no grid of hotloop's: it has the tables owners, runs"):
         GridFile(path, seed=0, kernel_version=1)
+
+
+def test_many_make_one_file_at_a_time(path):
+    def make(number):
+        results = Results(path)
+        results.set(f"made by {number}", number)
+        results.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(24)))
+    results = Results(path)
+    assert [results.get(f"made by {number}") for number in range(24)] == list(range(24))
+    results.close()
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

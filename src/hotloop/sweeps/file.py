@@ -63,11 +63,12 @@ class ResultsFile:
         self._sqlite.execute("PRAGMA synchronous = NORMAL")
         if not tables:
             with self._transaction():
+                if self._rows("SELECT name FROM sqlite_master"):
+                    return  # another process was first
                 for statement in self.tables.split(";"):
                     self._sqlite.execute(statement)
                 marks = (*self.marks.items(), ("hotloop", f'"{__version__}"'))
-                insert = f"INSERT OR IGNORE INTO {self.about} VALUES (?, ?)"
-                self._sqlite.executemany(insert, marks)
+                self._sqlite.executemany(f"INSERT INTO {self.about} VALUES (?, ?)", marks)
 
     def _check(self, tables: set[str]) -> None:
         """Whether the file is ours; before anything in it is changed."""

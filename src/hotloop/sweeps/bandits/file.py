@@ -18,9 +18,9 @@ from hotloop.sweeps.file import ResultsFile
 
 # `seed` is text: seeds go up to 2⁶⁴ − 1, SQLite's integers to 2⁶³ − 1.
 _TABLES = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS points (id INTEGER PRIMARY KEY, config TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS sums (
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE points (id INTEGER PRIMARY KEY, config TEXT NOT NULL UNIQUE);
+CREATE TABLE sums (
     point INTEGER NOT NULL REFERENCES points (id),
     seed TEXT NOT NULL,
     first_run INTEGER NOT NULL,
