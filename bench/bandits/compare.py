@@ -228,7 +228,7 @@ def exercise(scale: Scale, rounds: int) -> None:
 
 def grid(scale: Scale, rounds: int) -> None:
     """A grid of 200 points into a new file."""
-    grids = imported("hotloop.bandits.grid")
+    grids = imported("hotloop.sweeps.bandits")
     many, few = scale.grid
     fields = {
         "epsilon": [0.5 * (one + 1) / many for one in range(many)],

@@ -195,7 +195,8 @@ def draw() -> None:
         serial, about = stored["serial"], f"{stored['trials']} × {stored['timesteps']:,} steps"
         curve = 1 / (serial + (1 - serial) / numbers)
         axes.plot(numbers, curve, color=color, label=f"{about}: {serial:.0%} serial")
-        axes.plot(seconds.keys(), [seconds[1] / x for x in seconds.values()], "o", color=color)
+        ups = [seconds[1] / x for x in seconds.values()]
+        axes.plot(list(seconds), ups, "o", color=color)
     axes.set(xlabel="processes", ylabel="times one process", xscale="log", yscale="log")
     axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
     axes.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])

@@ -16,11 +16,6 @@ import numpy as np
 import pytest
 
 from hotloop.bandits import EpsilonGreedy, Gaussian, RandomWalk, run
-from hotloop.bandits.grid import Grid, computing, jobs
-from hotloop.bandits.grid import grid as grid_module
-from hotloop.bandits.grid.file import GridFile, Piece
-from hotloop.bandits.grid.picture import picture_axes
-from hotloop.bandits.grid.ranges import values_from
 from hotloop.errors import (
     BanditError,
     ConfigError,
@@ -28,6 +23,11 @@ from hotloop.errors import (
     OutputError,
     UnknownNameError,
 )
+from hotloop.sweeps.bandits import Grid, computing, jobs
+from hotloop.sweeps.bandits import grid as grid_module
+from hotloop.sweeps.bandits.file import GridFile, Piece
+from hotloop.sweeps.bandits.points import values_from
+from hotloop.sweeps.bandits.table import picture_axes
 
 
 def make_grid(**changed):
@@ -77,6 +77,9 @@ def content(table):
         ("-1:-4:x2", [-1, -2, -4]),
         ("3:3:1", [3]),
         ("1e-999999999:1:0.5", [0.0, 0.5, 1.0]),
+        ("log:0.01,1,3", [0.01, 0.1, 1.0]),
+        ("lin:0,1/2,3", [0.0, 0.25, 0.5]),
+        ("int:2,4", [2, 3, 4]),
     ],
 )
 def test_ranges(text, values):
@@ -104,7 +107,11 @@ def test_ranges(text, values):
         ("1:8:x1", "a factor above 0 but 1"),
         ("1:0:0.1", "leads away from its end"),
         ("8:1:x2", "leads away from its end"),
-        ("0:1:1e-9", "more than 10,000 values"),
+        ("log:0,1,3", "above 0, for its logarithm"),
+        ("log:1,2,3,4", "must have two ends"),
+        ("int:1,2.5", "must have whole ends"),
+        ("lin:1,2,1", "must have 2 to 100,000 points, got 1"),
+        ("0:1:1e-9", "more than 100,000 values"),
     ],
 )
 def test_ranges_written_wrongly(text, why):
@@ -113,6 +120,11 @@ def test_ranges_written_wrongly(text, why):
     assert str(caught.value).startswith(f"`epsilon={text}` is no range: ")
     assert why in str(caught.value)
     assert "steps as 0.1:0.5:0.1" in str(caught.value)
+
+
+def test_a_range_without_points():
+    with pytest.raises(ConfigError, match="needs the number of points of `epsilon`"):
+        values_from("epsilon", "log:0.01,1")
 
 
 # --- points
@@ -315,7 +327,7 @@ def test_rows_of_other_kernels_are_left_alone(tmp_path, monkeypatch):
 
 _CHILD = """
 import sys
-from hotloop.bandits.grid import Grid
+from hotloop.sweeps.bandits import Grid
 grid = Grid(
     "epsilon-greedy",
     {"epsilon": "2**-7:2**-2:x2", "step_size": "none,0.1"},
@@ -594,7 +606,7 @@ def test_a_full_disk(tmp_path):
     begin, _, _ = _CHILD.partition('print("ready"')
     limited = f"""{begin}
 import resource
-from hotloop.bandits.grid import computing
+from hotloop.sweeps.bandits import computing
 from hotloop.errors import OutputError
 computing._COMMIT_S = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))

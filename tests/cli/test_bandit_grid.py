@@ -103,7 +103,7 @@ def test_more_runs(capsys):
 
 
 def test_other_kernels_are_told(capsys, monkeypatch):
-    from hotloop.bandits.grid import grid as grid_module
+    from hotloop.sweeps.bandits import grid as grid_module
 
     grid(capsys, "ucb", "c=1,2", *SMALL)
     monkeypatch.setattr(grid_module, "KERNEL_VERSION", 99)

@@ -25,7 +25,7 @@ def test_the_tables_of_names_are_what_there_is():
 def test_the_spaces_that_are_shown_are_spaces():
     part = TEXT.partition("## Spaces")[2].partition("\n## ")[0]
     shown = re.findall(r"^\| `(\w+)=(.*?)` \|", part, re.MULTILINE)
-    assert len(shown) == 9
+    assert len(shown) == 10
     for name, text in shown:
         assert parse({name: text}, ppo.Config)
 

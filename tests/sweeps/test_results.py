@@ -4,11 +4,13 @@ import os
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hotloop.errors import ConfigError
+from hotloop.errors import BanditError, ConfigError, OutputError
 from hotloop.sweeps import Results, Run
+from hotloop.sweeps.bandits.file import GridFile
 
 
 @pytest.fixture
@@ -74,9 +76,48 @@ def test_two_sweeps_of_one_file(path):
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be one", b"\0" * 100])
 def test_a_file_of_something_else_is_refused(path, content):
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"is no file of a sweep, or is damaged"):
+    with pytest.raises(ConfigError, match=r"is no sweep of hotloop's, or it is damaged"):
         Results(path)
     assert path.read_bytes() == content
+
+
+def test_a_database_of_something_else_is_refused(path):
+    file = sqlite3.connect(path)
+    file.execute("CREATE TABLE bookmarks (name TEXT)")
+    file.commit()
+    file.close()
+    content = path.read_bytes()
+    with pytest.raises(ConfigError, match="no sweep of hotloop's: it has the tables bookmarks"):
+        Results(path)
+    assert path.read_bytes() == content
+
+
+def test_grids_and_sweeps_refuse_each_other_s_files(path, tmp_path):
+    GridFile(tmp_path / "grid.sqlite", seed=0, kernel_version=1).close()
+    with pytest.raises(ConfigError, match="no sweep of hotloop's: it has the tables meta, points"):
+        Results(tmp_path / "grid.sqlite")
+    Results(path).close()
+    with pytest.raises(BanditError, match="no grid of hotloop's: it has the tables owners, runs"):
+        GridFile(path, seed=0, kernel_version=1)
+
+
+def test_many_make_one_file_at_a_time(path):
+    def make(number):
+        results = Results(path)
+        results.set(f"made by {number}", number)
+        results.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(24)))
+    results = Results(path)
+    assert [results.get(f"made by {number}") for number in range(24)] == list(range(24))
+    results.close()
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="can't be written"):
+        Results(tmp_path / "file" / "sweep.sqlite")
 
 
 def test_a_file_that_was_cut_short_is_refused(path):
@@ -95,7 +136,7 @@ def test_a_file_of_another_version_is_refused(path):
     file.execute("UPDATE sweep SET value = '99' WHERE name = 'format'")
     file.commit()
     file.close()
-    with pytest.raises(ConfigError, match="of format 99, expected 1"):
+    with pytest.raises(ConfigError, match=r"of format 99, made by hotloop .* reads format 1"):
         Results(path)
 
 

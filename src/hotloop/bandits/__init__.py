@@ -36,7 +36,6 @@ from hotloop.bandits.results import Comparison, Estimate, Result, Sums
 
 if TYPE_CHECKING:
     from hotloop.bandits.figures import BookFigure, book_figure
-    from hotloop.bandits.grid import Grid, GridTable
     from hotloop.bandits.jitted import JittedAgent, JittedEnvironment
     from hotloop.bandits.plain import BanditSpeedWarning
     from hotloop.bandits.running import chunk_sums, compare, run
@@ -61,8 +60,6 @@ __all__ = [
     "Gaussian",
     "GaussianThompson",
     "Gradient",
-    "Grid",
-    "GridTable",
     "JittedAgent",
     "JittedEnvironment",
     "LinTS",
@@ -82,8 +79,6 @@ __all__ = [
 _COMPILED = {
     "BookFigure": "figures",
     "book_figure": "figures",
-    "Grid": "grid",
-    "GridTable": "grid",
     "BanditSpeedWarning": "plain",
     "JittedAgent": "jitted",
     "JittedEnvironment": "jitted",

@@ -9,27 +9,11 @@ from typing import Any
 import numpy as np
 
 from hotloop.bandits.kernels import driver, layout, recording
-from hotloop.bandits.kernels import environments as parts
 from hotloop.bandits.kernels.layout import LANES, WINDOW
-from hotloop.bandits.plans import Plan, num_rows
+from hotloop.bandits.plan import Plan, num_rows
+from hotloop.bandits.settings import Settings
 from hotloop.system.memory import need_memory
 from hotloop.types import Array
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What all blocks of a comparison have in common."""
-
-    seed: int
-    num_steps: int
-    steps_per_point: int
-    late_steps: int
-    arm_shares: bool = False
-
-    @property
-    def num_points(self) -> int:
-        """P."""
-        return -(-self.num_steps // self.steps_per_point)
 
 
 @dataclass
@@ -130,8 +114,7 @@ class Block:
             words[word] = memory.address + offset
         if plan is None:
             return memory
-        has_padding = plan.parts[1] is parts.advance_abrupt  # drawn four by four
-        stride = 4 * LANES * (rows if has_padding else self.num_arms)
+        stride = 4 * LANES * (rows if plan.has_padding else self.num_arms)
         words[layout.VALUES_STRIDE] = stride if plan.has_walk else 0
         words[layout.BEST_STRIDE] = 4 * LANES if plan.has_walk else 0
         words[layout.CONTEXT_STRIDE] = context

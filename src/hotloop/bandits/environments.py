@@ -1,4 +1,4 @@
-"""Environments: what is known of each before it is played. What they do is in `kernels/`.
+"""Environments: the settings of each, and its plan for the kernels, which are in `kernels/`.
 
 k arms; in every step an arm has a true value, and a reward is that plus noise. Regret is counted in
 true values: the best arm's minus that of the arm taken.
@@ -11,16 +11,14 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from hotloop.bandits.agents import Described, number, whole
+from hotloop.bandits.described import IN_REWARDS, Described, number, setting
+from hotloop.bandits.kernels.layout import LANES
+from hotloop.bandits.plan import Plan
 from hotloop.errors import ConfigError
 from hotloop.types import Array
 
 MAX_ARMS = 4096
 _USUAL_ARMS = 10
-
-
-def _check_arms(owner: str, num_arms: Any) -> None:
-    whole("num_arms", num_arms, 2, MAX_ARMS, owner=owner)
 
 
 def _check_resolution(owner: str, name: str, value: float, scale: float) -> None:
@@ -44,23 +42,40 @@ def _check_values(owner: str, name: str, values: Any, low: float, high: float) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(Described):
+class KernelEnvironment(Described):
+    """The settings of an environment that kernels make, and how it is laid out for them."""
+
+    has_contexts: ClassVar[bool] = False
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether rewards are known to lie in 0 … 1."""
+        return False
+
+    def plan(self, num_steps: int) -> Plan:
+        """What it does.
+
+        Raises:
+            ConfigError: it has fewer steps than are asked for.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(KernelEnvironment):
     """The 10-armed testbed: true values N(`mean`, `spread`²), drawn anew for each run.
 
     Rewards are N(true value, `noise`²). Sutton & Barto 2018, section 2.3.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "gaussian"
-    num_arms: int = _USUAL_ARMS
+    num_arms: int = setting(_USUAL_ARMS, low=2, high=MAX_ARMS, unit="arms")
     """k, from 2."""
-    mean: float = 0.0
+    mean: float = setting(0.0, unit=IN_REWARDS)
     """Mean of the true values."""
-    spread: float = 1.0
+    spread: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of the true values, from 0."""
-    noise: float = 1.0
+    noise: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of a reward, from 0."""
     means: tuple[float, ...] | None = None
     """True values that all runs share, instead of drawn ones; there are then as many arms."""
@@ -75,24 +90,28 @@ class Gaussian(Described):
                 )
             object.__setattr__(self, "means", given)
             object.__setattr__(self, "num_arms", len(given))
-        _check_arms(self.name, self.num_arms)
-        number(self.name, "mean", self.mean)
-        number(self.name, "spread", self.spread, low=0)
-        number(self.name, "noise", self.noise, low=0)
+        super().__post_init__()
         if self.means is None:
             _check_resolution(self.name, "mean", self.mean, max(self.spread, self.noise))
         else:
             scale = max(max(self.means) - min(self.means), self.noise)
             _check_resolution(self.name, "means", max(self.means, key=abs), scale)
 
+    def plan(self, num_steps: int) -> Plan:
+        from hotloop.bandits.kernels import environments as parts
+
+        given = np.array(self.means or [], np.float32)
+        scales = map(float, (self.noise, self.mean, self.spread))
+        return Plan(
+            parts=(parts.start_stationary, parts.advance_gaussian, parts.give_noisy),
+            parameters=(*scales, given.ctypes.data if len(given) else 0),
+            arrays=(given,),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
-class Bernoulli(Described):
-    """Rewards of 1 with the arm's probability, else 0.
-
-    Raises:
-        ConfigError: a setting makes no sense.
-    """
+class Bernoulli(KernelEnvironment):
+    """Rewards of 1 with the arm's probability, else 0."""
 
     name: ClassVar[str] = "bernoulli"
     means: tuple[float, ...] = (0.9, 0.8)
@@ -113,66 +132,87 @@ class Bernoulli(Described):
         """k."""
         return len(self.means)
 
+    @property
+    def is_unit(self) -> bool:
+        """They do."""
+        return True
+
+    def plan(self, num_steps: int) -> Plan:
+        from hotloop.bandits.kernels import environments as parts
+
+        given = np.array(self.means, np.float32)
+        return Plan(
+            parts=(parts.start_stationary, parts.advance_bernoulli, parts.give_bernoulli),
+            parameters=(0.0, 0.0, 0.0, given.ctypes.data),
+            arrays=(given,),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
-class RandomWalk(Described):
+class RandomWalk(KernelEnvironment):
     """True values that start equal and take independent steps N(0, `walk`²), all in every step.
 
     Sutton & Barto 2018, exercise 2.5.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "random-walk"
-    num_arms: int = 10
+    num_arms: int = setting(10, low=2, high=MAX_ARMS, unit="arms")
     """k, from 2."""
-    walk: float = 0.01
+    walk: float = setting(0.01, low=0, unit=IN_REWARDS)
     """Standard deviation of a true value's step, from 0."""
-    start: float = 0.0
+    start: float = setting(0.0, unit=IN_REWARDS)
     """Every true value before the first step."""
-    noise: float = 1.0
+    noise: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of a reward, from 0."""
 
     def __post_init__(self) -> None:
-        _check_arms(self.name, self.num_arms)
-        number(self.name, "walk", self.walk, low=0)
-        number(self.name, "start", self.start)
-        number(self.name, "noise", self.noise, low=0)
+        super().__post_init__()
         _check_resolution(self.name, "start", self.start, self.walk or self.noise)
+
+    def plan(self, num_steps: int) -> Plan:
+        from hotloop.bandits.kernels import environments as parts
+
+        return Plan(
+            parts=(parts.start_nothing, parts.advance_walk, parts.give_noisy),
+            parameters=tuple(map(float, (self.noise, self.start, self.walk))),
+            has_walk=True,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbruptChange(Described):
-    """As the testbed, but all true values are drawn anew every so many steps.
-
-    Raises:
-        ConfigError: a setting makes no sense.
-    """
+class AbruptChange(KernelEnvironment):
+    """As the testbed, but all true values are drawn anew every so many steps."""
 
     name: ClassVar[str] = "abrupt-change"
-    num_arms: int = 10
+    num_arms: int = setting(10, low=2, high=MAX_ARMS, unit="arms")
     """k, from 2."""
-    every: int = 500
+    every: int = setting(500, low=1, high=2**31 - 1, unit="steps")
     """Steps from one change to the next, 1 … 2³¹ − 1."""
-    mean: float = 0.0
+    mean: float = setting(0.0, unit=IN_REWARDS)
     """Mean of the true values."""
-    spread: float = 1.0
+    spread: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of the true values, from 0."""
-    noise: float = 1.0
+    noise: float = setting(1.0, low=0, unit=IN_REWARDS)
     """Standard deviation of a reward, from 0."""
 
     def __post_init__(self) -> None:
-        _check_arms(self.name, self.num_arms)
-        whole("every", self.every, 1, 2**31 - 1, owner=self.name)
-        number(self.name, "mean", self.mean)
-        number(self.name, "spread", self.spread, low=0)
-        number(self.name, "noise", self.noise, low=0)
+        super().__post_init__()
         _check_resolution(self.name, "mean", self.mean, max(self.spread, self.noise))
+
+    def plan(self, num_steps: int) -> Plan:
+        from hotloop.bandits.kernels import environments as parts
+
+        scales = map(float, (self.noise, self.mean, self.spread))
+        return Plan(
+            parts=(parts.start_nothing, parts.advance_abrupt, parts.give_noisy),
+            parameters=(*scales, self.every),
+            has_walk=True,
+            has_padding=True,  # drawn four by four
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Adversarial(Described):
+class Adversarial(KernelEnvironment):
     """Rewards that were fixed in advance, the same in all runs.
 
     Regret is against the arm that would have got most over the steps played; that arm counts as the
@@ -226,30 +266,56 @@ class Adversarial(Described):
         """A short text for a legend."""
         return f"{self.name}, {len(self.rewards):,} steps, {self.num_arms} arms"
 
+    @property
+    def is_unit(self) -> bool:
+        """Whether all of the matrix lies in 0 … 1."""
+        return bool(self.rewards.min() >= 0 and self.rewards.max() <= 1)
+
+    def plan(self, num_steps: int) -> Plan:
+        from hotloop.bandits.kernels import environments as parts
+
+        matrix = self.rewards
+        if len(matrix) < num_steps:
+            raise ConfigError(
+                f"`rewards` has {len(matrix):,} steps, fewer than the {num_steps:,} asked for: "
+                "give more, or play fewer"
+            )
+        best = int(matrix[:num_steps].sum(axis=0, dtype=np.float64).argmax())
+        return Plan(
+            parts=(parts.start_adversarial, parts.advance_adversarial, parts.give_noisy),
+            parameters=(0.0, 0.0, 0.0, matrix.ctypes.data, best),
+            arrays=(matrix,),
+            has_walk=True,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
-class LinearContextual(Described):
+class LinearContextual(KernelEnvironment):
     """A context x in every step, an unknown θ for each arm; true values are x·θ.
 
     x ~ N(0, I), drawn anew in every step; θ_a ~ N(0, I / d), drawn anew for each run; rewards
     N(x·θ_a, `noise`²). The disjoint linear model of Li et al. 2010, arXiv:1003.0146, section 3.1.
-
-    Raises:
-        ConfigError: a setting makes no sense.
     """
 
     name: ClassVar[str] = "linear-contextual"
-    num_arms: int = 10
+    has_contexts: ClassVar[bool] = True
+    num_arms: int = setting(10, low=2, high=MAX_ARMS, unit="arms")
     """k, from 2."""
-    dimension: int = 5
+    dimension: int = setting(5, low=1, high=64, unit="components")
     """d, the length of a context, from 1 to 64."""
-    noise: float = 0.1
+    noise: float = setting(0.1, low=0, unit=IN_REWARDS)
     """Standard deviation of a reward, from 0."""
 
-    def __post_init__(self) -> None:
-        _check_arms(self.name, self.num_arms)
-        whole("dimension", self.dimension, 1, 64, owner=self.name)
-        number(self.name, "noise", self.noise, low=0)
+    def plan(self, num_steps: int) -> Plan:
+        from hotloop.bandits.kernels import environments as parts
+
+        groups = (self.dimension + 3) // 4
+        return Plan(
+            parts=(parts.start_contextual, parts.advance_contextual, parts.give_noisy),
+            parameters=(float(self.noise), 0.0, self.dimension**-0.5),
+            state_bytes=16 * LANES * groups * self.num_arms,
+            has_walk=True,
+        )
 
 
 Environment: TypeAlias = Any  # one of the above, a JittedEnvironment, or a user's own: see plain.py

@@ -45,21 +45,14 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """What JSON can hold."""
-        about: dict[str, Any] = {"label": self.label, "reward": _to_json(self.reward)}
+        about: dict[str, Any] = {"label": self.label, "reward": self.reward.to_dict()}
         if self.optimal is not None:
-            about |= {"optimal": _to_json(self.optimal), "regret_per_step": self.regret}
+            about |= {"optimal": self.optimal.to_dict(), "regret_per_step": self.regret}
         if self.reference is not None:
             known = {name: getattr(self.reference, name) for name in ("reward", "optimal")}
             known["regret_per_step"] = self.reference.regret
             about["reference"] = {name: value for name, value in known.items() if value is not None}
         return about
-
-
-def _to_json(estimate: Estimate) -> dict[str, float | None]:
-    return {
-        name: float(value) if np.isfinite(value) else None
-        for name, value in zip(("mean", "se"), estimate, strict=True)
-    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hotloop.bandits.agents import Agent
-from hotloop.bandits.block import Block, Settings
+from hotloop.bandits.block import Block
 from hotloop.bandits.environments import Adversarial, Environment
 from hotloop.bandits.folding import Folded
 from hotloop.bandits.jitted import JittedEnvironment
@@ -18,7 +18,8 @@ from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import WINDOW
 from hotloop.bandits.mistakes import arm_error, raised_error, range_error, reward_error
 from hotloop.bandits.plain import PlainAgent, PlainEnvironment
-from hotloop.bandits.plans import Plan, plan_agent, plan_environment
+from hotloop.bandits.plan import Plan
+from hotloop.bandits.settings import Settings
 
 _PIECE_S = 0.05  # between two looks at whether to stop
 _NOTHING = Plan(parts=(start_nothing, start_nothing, start_nothing))
@@ -79,9 +80,9 @@ class Game:
         )
         steps = settings.num_steps
         is_made_here = isinstance(environment, PlainEnvironment)
-        self._environment = _NOTHING if is_made_here else plan_environment(environment, steps)
+        self._environment = _NOTHING if is_made_here else environment.plan(steps)
         self._agents = [
-            _NOTHING if isinstance(agent, PlainAgent) else plan_agent(agent, environment, steps)
+            _NOTHING if isinstance(agent, PlainAgent) else agent.plan(environment, steps)
             for agent in agents
         ]
         self._spare = [self.block()]

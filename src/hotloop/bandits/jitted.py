@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from hotloop.bandits.agents import whole
+from hotloop.bandits.described import whole
 from hotloop.bandits.environments import MAX_ARMS
 from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import (
@@ -26,6 +26,7 @@ from hotloop.bandits.kernels.layout import (
     FAULT_STEP,
     FAULT_VALUE,
     FRAME,
+    LANES,
     NEEDS_UNIT,
     NOW_LANE,
     NUM_ARMS,
@@ -44,6 +45,7 @@ from hotloop.bandits.kernels.randomness import (
     i64,
     lane_words,
 )
+from hotloop.bandits.plan import Plan
 from hotloop.errors import BanditError, ConfigError
 from hotloop.numba_tools import (
     NumbaError,
@@ -196,30 +198,6 @@ def _compiled(function: Any, owner: str, name: str) -> Any:
     return njit(function)
 
 
-def _check_params(owner: str, params: Any) -> tuple[float, ...]:
-    try:
-        values = np.array(params, np.float64)
-    except (TypeError, ValueError):
-        values = np.empty((0, 0))
-    if values.ndim != 1:
-        raise ConfigError(
-            f"`params` of {owner} must be a flat sequence of numbers, got {params!r:.80}"
-        )
-    return tuple(float(value) for value in values)
-
-
-def _ready(owner: str, parts: tuple[Part, Part, Part]) -> tuple[Part, Part, Part]:
-    for part in parts:
-        try:
-            _ = part.address
-        except NumbaError as error:
-            raise BanditError(
-                f"{owner} can't be compiled by Numba: {error}\nUse numbers, arrays and `math` "
-                "alone in it; or write it as a plain object, vectorised over runs"
-            ) from error
-    return parts
-
-
 def _start_agent(state, params):  # type: ignore[no-untyped-def]
     pass
 
@@ -250,6 +228,40 @@ class _Jitted:
         """Its name and its settings, as JSON holds them."""
         return {"name": self.name, "own": "jitted", "params": list(self.params)}
 
+    def __post_init__(self) -> None:
+        try:
+            params = np.array(self.params, np.float64)
+        except (TypeError, ValueError):
+            params = np.empty((0, 0))
+        if params.ndim != 1:
+            raise ConfigError(
+                f"`params` of {self.name} must be a flat sequence of numbers, got "
+                f"{self.params!r:.80}"
+            )
+        object.__setattr__(self, "params", tuple(params.tolist()))
+        self._functions()
+
+    def _functions(self) -> tuple[Any, Any, Any]:
+        raise NotImplementedError
+
+    def _own_plan(self, what: str, parts: tuple[Part, Part, Part], size: int) -> Plan:
+        for part in parts:
+            try:
+                _ = part.address
+            except NumbaError as error:
+                raise BanditError(
+                    f"{what} '{self.name}' can't be compiled by Numba: {error}\nUse numbers, "
+                    "arrays and `math` alone in it; or write it as a plain object, vectorised over "
+                    "runs"
+                ) from error
+        params = np.array(self.params, np.float64)
+        return Plan(
+            parts=parts,
+            parameters=(size, params.ctypes.data, len(params)),
+            state_bytes=8 * LANES * max(size, 1),
+            arrays=(params,),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JittedAgent(_Jitted):
@@ -272,8 +284,7 @@ class JittedAgent(_Jitted):
     """start(state, params), before a run's first step."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", _check_params(self.name, self.params))
-        self._functions()
+        super().__post_init__()
         if not callable(self.state_size):
             whole("state_size", self.state_size, 0, MAX_STATE, owner=self.name)
 
@@ -282,10 +293,13 @@ class JittedAgent(_Jitted):
         size = self.state_size(num_arms) if callable(self.state_size) else self.state_size
         return whole("state_size", size, 0, MAX_STATE, owner=self.name)
 
+    def plan(self, environment: Any, num_steps: int) -> Plan:
+        """How it plays."""
+        return self._own_plan("agent", self._parts, self.num_state(environment.num_arms))
+
     @cached_property
-    def parts(self) -> tuple[Part, Part, Part]:
-        """What the kernels call."""
-        return _ready(f"agent '{self.name}'", _agent_parts(*self._functions()))
+    def _parts(self) -> tuple[Part, Part, Part]:
+        return _agent_parts(*self._functions())
 
     def _functions(self) -> tuple[Any, Any, Any]:
         start = _start_agent if self.start is None else self.start
@@ -306,6 +320,8 @@ class JittedEnvironment(_Jitted):
         ConfigError: what should be a function is none, or a size is no whole number.
     """
 
+    is_unit: ClassVar[bool] = True  # its author answers for it
+    has_contexts: ClassVar[bool] = False
     num_arms: int
     """k, from 2."""
     reward: Callable[..., float]
@@ -319,15 +335,17 @@ class JittedEnvironment(_Jitted):
     """Numbers in `state`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", _check_params(self.name, self.params))
+        super().__post_init__()
         whole("num_arms", self.num_arms, 2, MAX_ARMS, owner=self.name)
         whole("state_size", self.state_size, 0, MAX_STATE, owner=self.name)
-        self._functions()
+
+    def plan(self, num_steps: int) -> Plan:
+        """What it does."""
+        return self._own_plan("environment", self._parts, self.state_size)
 
     @cached_property
-    def parts(self) -> tuple[Part, Part, Part]:
-        """What the kernels call."""
-        return _ready(f"environment '{self.name}'", _environment_parts(*self._functions()))
+    def _parts(self) -> tuple[Part, Part, Part]:
+        return _environment_parts(*self._functions())
 
     def _functions(self) -> tuple[Any, Any, Any]:
         start = _start_environment if self.start is None else self.start

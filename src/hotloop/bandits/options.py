@@ -66,20 +66,6 @@ def environment_from(name: str, given: Mapping[str, Any]) -> Environment:
     return _made(ENVIRONMENTS, "environment", name, given)
 
 
-def agent_from_description(description: Mapping[str, Any]) -> Agent:
-    """The agent whose `describe()` gave this."""
-    return agent_from(description["name"], _rest(description))
-
-
-def environment_from_description(description: Mapping[str, Any]) -> Environment:
-    """The environment whose `describe()` gave this."""
-    return environment_from(description["name"], _rest(description))
-
-
-def _rest(description: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in description.items() if name != "name"}
-
-
 def _made(known: Mapping[str, Any], kind: str, name: str, given: Mapping[str, Any]) -> Any:
     if name not in known:
         raise UnknownNameError(

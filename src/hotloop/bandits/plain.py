@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hotloop.bandits.agents import whole
+from hotloop.bandits.described import whole
 from hotloop.bandits.environments import MAX_ARMS
 from hotloop.bandits.mistakes import arm_error, reward_error
 from hotloop.errors import BanditError
@@ -85,6 +85,8 @@ class PlainEnvironment(_Plain):
     """
 
     methods: ClassVar[tuple[str, ...]] = ("start", "reward")
+    is_unit: ClassVar[bool] = False
+    has_contexts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         whole("num_arms", getattr(self.wrapped, "num_arms", None), 2, MAX_ARMS, owner=self.name)

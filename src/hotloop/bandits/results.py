@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 
 from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
-from hotloop.bandits.options import agent_from_description, environment_from_description
+from hotloop.bandits.options import agent_from, environment_from
 from hotloop.errors import BanditError, ConfigError, UnknownNameError, nearest
 from hotloop.system.files import written_whole
 from hotloop.types import Array
@@ -34,6 +35,10 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.mean:.4g} ± {self.se:.2g}"
+
+    def to_dict(self) -> dict[str, float | None]:
+        """What JSON can hold: NaN as null."""
+        return {"mean": _finite(self.mean), "se": _finite(self.se)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +119,41 @@ def _mean_and_error(total: Array, squares: Array, num: int) -> tuple[Array, Arra
     return mean, np.sqrt(variance / num)
 
 
+class Estimates:
+    """The estimates over runs, by their names."""
+
+    def estimate(self, quantity: str) -> Estimate:
+        """One of `QUANTITIES`."""
+        raise NotImplementedError
+
+    @property
+    def mean_reward(self) -> Estimate:
+        """A run's mean reward over all its steps."""
+        return self.estimate("mean_reward")
+
+    @property
+    def mean_optimal(self) -> Estimate:
+        """A run's share of optimal steps."""
+        return self.estimate("mean_optimal")
+
+    @property
+    def final_regret(self) -> Estimate:
+        """A run's cumulative regret at its end."""
+        return self.estimate("final_regret")
+
+    @property
+    def late_reward(self) -> Estimate:
+        """A run's mean reward over its last `late_steps` steps."""
+        return self.estimate("late_reward")
+
+    @property
+    def late_optimal(self) -> Estimate:
+        """A run's share of optimal steps among its last `late_steps`."""
+        return self.estimate("late_optimal")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(Estimates):
     """One agent in one environment, over many runs.
 
     Attributes:
@@ -201,31 +239,6 @@ class Result:
         return Estimate(float(mean[0]), float(se[0]))
 
     @property
-    def mean_reward(self) -> Estimate:
-        """A run's mean reward over all its steps."""
-        return self.estimate("mean_reward")
-
-    @property
-    def mean_optimal(self) -> Estimate:
-        """A run's share of optimal steps."""
-        return self.estimate("mean_optimal")
-
-    @property
-    def final_regret(self) -> Estimate:
-        """A run's cumulative regret at its end."""
-        return self.estimate("final_regret")
-
-    @property
-    def late_reward(self) -> Estimate:
-        """A run's mean reward over its last `late_steps` steps."""
-        return self.estimate("late_reward")
-
-    @property
-    def late_optimal(self) -> Estimate:
-        """A run's share of optimal steps among its last `late_steps`."""
-        return self.estimate("late_optimal")
-
-    @property
     def arm_share(self) -> Array | None:
         """Share of pulls that each arm got within each point's steps: float64, (P, k)."""
         pulls = self.sums.arm_pulls
@@ -254,9 +267,7 @@ class Result:
             "prepare_s": _finite(self.prepare_s),
             "ns_per_step": _finite(self.ns_per_step),
         }
-        for quantity in QUANTITIES:
-            mean, se = self.estimate(quantity)
-            about[quantity] = {"mean": _finite(mean), "se": _finite(se)}
+        about |= {quantity: self.estimate(quantity).to_dict() for quantity in QUANTITIES}
         if curves:
             about["step"] = self.step.tolist()
             for name in ("reward", "optimal", "regret"):
@@ -321,8 +332,8 @@ class Result:
         try:
             result = cls(
                 sums=Sums.from_bytes(sums),
-                agent=agent_from_description(about["agent"]),
-                environment=environment_from_description(about["environment"]),
+                agent=_described(agent_from, about["agent"]),
+                environment=_described(environment_from, about["environment"]),
                 final_regrets=regrets,
                 **{name: about[name] for name in (*_SETTINGS, *_TIMES)},
             )
@@ -407,14 +418,7 @@ class Comparison:
         for index, result in enumerate(self.results):
             about = result.to_dict(curves=curves)
             about["difference_to_first"] = {
-                quantity: dict(
-                    zip(
-                        ("mean", "se"),
-                        map(_finite, self.difference(index, 0, quantity)),
-                        strict=True,
-                    )
-                )
-                for quantity in QUANTITIES
+                quantity: self.difference(index, 0, quantity).to_dict() for quantity in QUANTITIES
             }
             results.append(about)
         return {
@@ -422,6 +426,12 @@ class Comparison:
             "prepare_s": _finite(self.prepare_s),
             "results": results,
         }
+
+
+def _described(make: Callable[[str, dict[str, Any]], Any], description: Mapping[str, Any]) -> Any:
+    """The agent or the environment whose `describe()` gave this."""
+    settings = {**description}
+    return make(settings.pop("name"), settings)
 
 
 def _row(quantity: str) -> int:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from hotloop.bandits.agents import AGENTS, Agent, whole
+from hotloop.bandits.agents import AGENTS, Agent
+from hotloop.bandits.described import whole
 from hotloop.bandits.environments import ENVIRONMENTS, Environment, Gaussian
 from hotloop.bandits.folding import BLOCK, CHUNK, Fold, Folded, side_by_side
 from hotloop.bandits.games import Game, Progress, Watch, games_of
@@ -18,7 +19,7 @@ from hotloop.bandits.jitted import JittedAgent, JittedEnvironment
 from hotloop.bandits.plain import PlainAgent, PlainEnvironment, adopted
 from hotloop.bandits.plain_games import play_plain
 from hotloop.bandits.results import Comparison, Result, Sums
-from hotloop.bandits.settings import MAX_RUNS, runs_from, settings_from, threads_from
+from hotloop.bandits.settings import MAX_RUNS, settings_from, threads_from
 from hotloop.errors import ConfigError
 
 KERNEL_VERSION = 1  # raised whenever any number that comes out could change
@@ -98,7 +99,8 @@ def compare(
     began = time.perf_counter()
     agents, environment = _adopt(agents, environment)
     settings = settings_from(seed, num_steps, late_steps, steps_per_point, arm_shares)
-    num_runs, threads = runs_from(num_runs), threads_from(threads)
+    num_runs = whole("num_runs", num_runs, 1, MAX_RUNS)
+    threads = threads_from(threads)
     games = games_of(agents, environment, settings)
     started = time.perf_counter()
     watch = Watch(num_runs * settings.num_steps * len(agents), on_progress)

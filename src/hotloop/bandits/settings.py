@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from hotloop.bandits.agents import whole
-from hotloop.bandits.block import Settings
+from dataclasses import dataclass
+
+from hotloop.bandits.described import whole
 from hotloop.bandits.folding import CHUNK
 from hotloop.system.cores import available_cores
 
-MAX_RUNS = 2**32 - CHUNK
+MAX_RUNS, MAX_SEED = 2**32 - CHUNK, 2**64 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all blocks of a comparison have in common."""
+
+    seed: int
+    num_steps: int
+    steps_per_point: int
+    late_steps: int
+    arm_shares: bool = False
+
+    @property
+    def num_points(self) -> int:
+        """P."""
+        return -(-self.num_steps // self.steps_per_point)
 
 
 def settings_from(
@@ -27,30 +44,12 @@ def settings_from(
         steps_per_point = 1 if num_steps <= 2000 else -(-num_steps // 1000)
     late_steps = max(num_steps // 10, 1) if late_steps is None else late_steps
     return Settings(
-        seed=seed_from(seed),
+        seed=whole("seed", seed, 0, MAX_SEED),
         num_steps=num_steps,
         steps_per_point=whole("steps_per_point", steps_per_point, 1, num_steps),
         late_steps=whole("late_steps", late_steps, 1, num_steps),
         arm_shares=arm_shares,
     )
-
-
-def seed_from(seed: int) -> int:
-    """A seed that was given.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    return whole("seed", seed, 0, 2**64 - 1)
-
-
-def runs_from(num_runs: int) -> int:
-    """A number of runs that was given.
-
-    Raises:
-        ConfigError: it makes no sense.
-    """
-    return whole("num_runs", num_runs, 1, MAX_RUNS)
 
 
 def threads_from(threads: int | None) -> int:

@@ -66,7 +66,9 @@ def run(args: list[str]) -> int:
 
         return report(args[1:])
     if args[0] == "bandit":
-        return _bandit(args[1:])
+        from hotloop.cli.bandit.grid import run as grid
+
+        return grid(args[1:])
     if "--help" in args or "-h" in args:
         return _help(0)
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
@@ -81,19 +83,6 @@ def _help(code: int) -> int:
     """Print the help; return the exit code."""
     print(HELP.format(options=_parser().format_help().partition("options:\n")[2]), end="")
     return code
-
-
-def _bandit(args: list[str]) -> int:
-    """Compute a grid of bandits, whose spaces are written in the same way."""
-    from hotloop.cli.bandit.grid import run as grid
-    from hotloop.sweeps.spaces import listed
-
-    given: list[str] = []
-    for arg in args:
-        name, has_space, text = arg.partition("=")
-        is_space = bool(has_space) and name.isidentifier()
-        given.append(f"{name}={listed(name, text)}" if is_space else arg)
-    return grid(given)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hotloop.runs.plots import new_figure
 from hotloop.sweeps.results import Run, Trial
-from hotloop.sweeps.spaces import Choices, Range, Space, values
+from hotloop.sweeps.spaces import Choices, Range, Space
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def parallel(space: Space, trials: Sequence[Trial], scores: Mapping[int, float])
     ends: list[tuple[float, float]] = []
     for one in space.values():
         places = (
-            [_place(one, x) for x in values(one)]
+            [_place(one, x) for x in one.values]
             if isinstance(one, Choices)
             else [_place(one, one.low), _place(one, one.high)]
         )

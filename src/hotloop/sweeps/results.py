@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, HotloopError
+from hotloop.sweeps.file import ResultsFile
+from hotloop.sweeps.parquet import write
 from hotloop.system.processes import boot_id, process_start
 
-VERSION = 1
-_TIMEOUT_S = 60.0
 _TABLES = """
 CREATE TABLE sweep (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE trials (number INTEGER PRIMARY KEY, params TEXT NOT NULL, attrs TEXT NOT NULL);
@@ -82,74 +81,34 @@ class Run(NamedTuple):
 _RUN = "trial, seed, steps, purpose, state, score, reason, seconds, curve, directory"
 
 
-class Results:
-    """Trials and runs of a sweep.
+class Results(ResultsFile):
+    """Trials and runs of a sweep."""
 
-    Args:
-        path: of the file.
-
-    Raises:
-        ConfigError: it is no sweep's, of another version, or damaged.
-    """
+    kind, error = "sweep", ConfigError
+    about, marks, tables = "sweep", {"format": "1"}, _TABLES
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.owner = f"{boot_id()}:{os.getpid()}:{process_start(os.getpid())}"
-        try:
-            is_new = not path.exists() or path.stat().st_size == 0
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = sqlite3.connect(path, timeout=_TIMEOUT_S, isolation_level=None)
-            self._file.execute("PRAGMA journal_mode=WAL")
-            self._file.execute("PRAGMA synchronous=NORMAL")
-            with self._whole():
-                found = self._file.execute("SELECT name FROM sqlite_master").fetchall()
-                if is_new and not found:
-                    for statement in _TABLES.split(";"):
-                        self._file.execute(statement)
-                    self._set("format", VERSION)
-            version = self.get("format")
-        except (sqlite3.Error, OSError) as error:
-            raise ConfigError(
-                f"{path} is no file of a sweep, or is damaged ({error}): name another one, or move "
-                "it away"
-            ) from error
-        if version != VERSION:
-            raise ConfigError(
-                f"{path} is a sweep's of format {version}, expected {VERSION}: it was written by "
-                "another version of hotloop; take that one, or another file"
-            )
+        super().__init__(path)
 
     def close(self) -> None:
         """Close the file, and leave the sweep."""
-        with contextlib.suppress(sqlite3.Error):
-            self._file.execute("DELETE FROM owners WHERE owner = ?", (self.owner,))
-            self._file.close()
-
-    @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """All of it is written, or nothing; nobody else writes meanwhile."""
-        self._file.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._file.execute("ROLLBACK")
-            raise
-        self._file.execute("COMMIT")
+        with contextlib.suppress(HotloopError), self._transaction():
+            self._sqlite.execute("DELETE FROM owners WHERE owner = ?", (self.owner,))
+        self._sqlite.close()
 
     # --- the sweep --------------------------------------------------------------------------------
 
     def get(self, name: str) -> Any:
         """Return what is known of the sweep by a name; None: nothing."""
-        row = self._file.execute("SELECT value FROM sweep WHERE name = ?", (name,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        rows = self._rows("SELECT value FROM sweep WHERE name = ?", (name,))
+        return json.loads(rows[0][0]) if rows else None
 
     def set(self, name: str, value: Any) -> None:
         """Keep something of the sweep, as JSON."""
-        with self._whole():
-            self._set(name, value)
-
-    def _set(self, name: str, value: Any) -> None:
-        self._file.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", (name, json.dumps(value)))
+        row = name, json.dumps(value)
+        with self._transaction():
+            self._sqlite.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", row)
 
     def enter(self, *, may_join: bool) -> None:
         """Begin to work on the sweep.
@@ -160,49 +119,49 @@ class Results:
         Raises:
             ConfigError: others are.
         """
-        with self._whole():
-            for (owner,) in self._file.execute("SELECT owner FROM owners").fetchall():
+        with self._transaction():
+            for (owner,) in self._sqlite.execute("SELECT owner FROM owners").fetchall():
                 if owner == self.owner:
                     continue
                 if not is_alive(owner):
-                    self._file.execute("DELETE FROM owners WHERE owner = ?", (owner,))
+                    self._sqlite.execute("DELETE FROM owners WHERE owner = ?", (owner,))
                 elif not may_join:
                     raise ConfigError(
                         f"process {owner.split(':')[1]} is at the sweep of {self.path}: wait, or "
                         "pass `--join` to work on it side by side"
                     )
-            self._file.execute("INSERT OR REPLACE INTO owners VALUES (?)", (self.owner,))
+            self._sqlite.execute("INSERT OR REPLACE INTO owners VALUES (?)", (self.owner,))
 
     # --- trials -----------------------------------------------------------------------------------
 
     def trials(self) -> list[Trial]:
         """Return all, by number."""
-        rows = self._file.execute("SELECT number, params, attrs FROM trials ORDER BY number")
+        rows = self._rows("SELECT number, params, attrs FROM trials ORDER BY number")
         return [Trial(n, json.loads(params), json.loads(attrs)) for n, params, attrs in rows]
 
     def add_trial(self, number: int, params: Mapping[str, Any], attrs: Mapping[str, Any]) -> bool:
         """Keep a trial; False: another process has had that number before."""
-        with self._whole():
-            there = self._file.execute("SELECT 1 FROM trials WHERE number = ?", (number,))
+        with self._transaction():
+            there = self._sqlite.execute("SELECT 1 FROM trials WHERE number = ?", (number,))
             if there.fetchone():
                 return False
             row = number, json.dumps(params), json.dumps(attrs)
-            self._file.execute("INSERT INTO trials VALUES (?, ?, ?)", row)
+            self._sqlite.execute("INSERT INTO trials VALUES (?, ?, ?)", row)
         return True
 
     def note(self, number: int, attrs: Mapping[str, Any]) -> None:
         """Keep more of a trial."""
-        with self._whole():
+        with self._transaction():
             where = "FROM trials WHERE number = ?"
-            (before,) = self._file.execute(f"SELECT attrs {where}", (number,)).fetchone()
+            (before,) = self._sqlite.execute(f"SELECT attrs {where}", (number,)).fetchone()
             text = json.dumps({**json.loads(before), **attrs})
-            self._file.execute("UPDATE trials SET attrs = ? WHERE number = ?", (text, number))
+            self._sqlite.execute("UPDATE trials SET attrs = ? WHERE number = ?", (text, number))
 
     # --- runs -------------------------------------------------------------------------------------
 
     def runs(self, purpose: str | None = None) -> list[Run]:
         """Return all, or those of a purpose, by trial and seed."""
-        rows = self._file.execute(f"SELECT {_RUN} FROM runs ORDER BY trial, seed, steps")
+        rows = self._rows(f"SELECT {_RUN} FROM runs ORDER BY trial, seed, steps")
         found = [Run._make((*row[:8], json.loads(row[8]), row[9])) for row in rows]
         return [one for one in found if purpose in (None, one.purpose)]
 
@@ -210,8 +169,8 @@ class Results:
         self, trial: int, seed: int, steps: int, purpose: str, version: str, directory: str
     ) -> bool:
         """Take a run over; False: it is done, or others are at it."""
-        with self._whole():
-            row = self._file.execute(
+        with self._transaction():
+            row = self._sqlite.execute(
                 "SELECT state, owner, tries FROM runs WHERE trial = ? AND seed = ? AND steps = ? "
                 "AND purpose = ?",
                 (trial, seed, steps, purpose),
@@ -223,7 +182,7 @@ class Results:
                     return False
                 if owner != self.owner:  # its sweep was killed: that is nothing of the run's own
                     tries = 0
-            self._file.execute(
+            self._sqlite.execute(
                 "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, 'running', ?, ?, NULL, '', "
                 "NULL, '[]', ?)",
                 (trial, seed, steps, purpose, version, self.owner, tries + 1, directory),
@@ -232,16 +191,16 @@ class Results:
 
     def tries(self, trial: int, seed: int, steps: int, purpose: str) -> int:
         """Return how often a run was begun by this process."""
-        row = self._file.execute(
+        rows = self._rows(
             "SELECT tries FROM runs WHERE trial = ? AND seed = ? AND steps = ? AND purpose = ?",
             (trial, seed, steps, purpose),
-        ).fetchone()
-        return 0 if row is None else row[0]
+        )
+        return rows[0][0] if rows else 0
 
     def finish(self, run: Run) -> None:
         """Keep what has come of a run."""
-        with self._whole():
-            self._file.execute(
+        with self._transaction():
+            self._sqlite.execute(
                 "UPDATE runs SET state = ?, score = ?, reason = ?, seconds = ?, curve = ? "
                 "WHERE trial = ? AND seed = ? AND steps = ? AND purpose = ?",
                 (
@@ -252,35 +211,23 @@ class Results:
 
     def forget(self, steps: int) -> None:
         """Forget all runs of tuning with a budget: they are made again."""
-        with self._whole():
-            self._file.execute("DELETE FROM runs WHERE purpose = 'tune' AND steps = ?", (steps,))
+        with self._transaction():
+            self._sqlite.execute("DELETE FROM runs WHERE purpose = 'tune' AND steps = ?", (steps,))
 
     def export(self, path: Path) -> None:
         """Write a row for each run, with its trial's options: Parquet.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
+            OutputError: the file can't be written.
         """
-        from hotloop.errors import MissingExtraError
-
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError as error:
-            raise MissingExtraError(
-                f"Parquet needs pyarrow ({error}): pip install 'hotloop[parquet]'"
-            ) from error
         params = {trial.number: trial.params for trial in self.trials()}
         rows = [
             {**one._asdict(), "curve": json.dumps(one.curve)}
             | {f"param.{name}": json.dumps(x) for name, x in params[one.trial].items()}
             for one in self.runs()
         ]
-        names: dict[str, None] = {}
-        for row in rows:
-            names |= dict.fromkeys(row)
-        columns: dict[str, Sequence[Any]] = {n: [row.get(n) for row in rows] for n in names}
-        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+        write(path, rows)
 
 
 def is_alive(owner: str) -> bool:

@@ -1,81 +1,22 @@
-"""Spaces of options: `0.9,0.95`, `log:1e-5,1e-2`, `lin:0,1`, `int:16,256`, and their draws."""
+"""Spaces of a training's options: what texts stand for, draws, and grids."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+from hotloop.bandits.options import value_of as plain_value_of
 from hotloop.errors import ConfigError, UnknownNameError, nearest
+from hotloop.sweeps.grammar import FORMS, Choices, Range, parsed
+from hotloop.sweeps.grammar import MAX_POINTS as MAX_POINTS
+from hotloop.sweeps.grammar import texts_of as texts_of
 
-FORMS = (
-    "list values as `0.9,0.95` (with commas in them as `linear:3e-4,0;1e-4`), ranges as "
-    "`log:1e-5,1e-2`, `lin:0,1` or `int:16,256`, ranges of a grid with their number, "
-    "`log:1e-5,1e-2,7`"
-)
-MAX_POINTS = 100_000
-_STEPS = re.compile(r"[\d.e*+-]+:[\d.e*+-]+:x?[\d.e*+-]+")
-_KINDS = ("log", "lin", "int")
 _NOT_SWEPT = ("seed", "run_dir", "runs_dir", "env_id", "total_timesteps")
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Values that an option may take.
-
-    Attributes:
-        values: of the option's type.
-    """
-
-    values: tuple[Any, ...]
-
-    def draw(self, rng: np.random.Generator) -> Any:
-        """Return one, each as likely."""
-        return self.values[int(rng.integers(len(self.values)))]
-
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers that an option may take.
-
-    Attributes:
-        low, high: both are among them.
-        is_log: whether their logarithm is drawn uniformly.
-        is_int: whether they are whole.
-        count: of a grid; None: it has no points.
-    """
-
-    low: float
-    high: float
-    is_log: bool = False
-    is_int: bool = False
-    count: int | None = None
-
-    def draw(self, rng: np.random.Generator) -> float | int:
-        """Return one, uniformly, or so that its logarithm is."""
-        if self.is_int:
-            return int(rng.integers(int(self.low), int(self.high) + 1))
-        if self.is_log:
-            return float(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
-        return float(rng.uniform(self.low, self.high))
-
-    @property
-    def points(self) -> tuple[Any, ...]:
-        """Values of a grid, the ends among them."""
-        assert self.count is not None
-        space = np.geomspace if self.is_log else np.linspace
-        points = space(self.low, self.high, self.count)
-        if self.is_int:
-            return tuple(dict.fromkeys(round(x) for x in points.tolist()))
-        return tuple(float(f"{x:.6g}") for x in points)
-
-
 Space = Mapping[str, "Choices | Range"]
 """Options, and the values that each may take."""
 
@@ -89,11 +30,13 @@ def value_of(name: str, text: str, config_class: type) -> Any:
     from hotloop.training.options.constraints import check_value, type_hints
 
     hint = type_hints(config_class)[name]
-    candidates: list[Any] = [{"none": None, "true": True, "false": False}.get(text.lower(), text)]
-    for kind in (float, int):
-        with contextlib.suppress(ValueError):
-            numbers = [kind(part) for part in text.split()]
-            candidates[:0] = [tuple(numbers)] if len(numbers) > 1 else [numbers[0], tuple(numbers)]
+    candidates: list[Any] = [text]
+    with contextlib.suppress(ConfigError):  # else it is no number and no word
+        parts = [plain_value_of(part) for part in text.split()]
+        whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in parts]
+        floats = [float(x) if type(x) is int else x for x in parts]
+        for form in (floats, whole, parts):
+            candidates[:0] = [form[0], tuple(form)] if len(form) == 1 else [tuple(form)]
     for candidate in candidates:
         with contextlib.suppress(ConfigError, UnknownNameError):
             check_value(name, hint, candidate)
@@ -133,59 +76,23 @@ def parse(texts: Mapping[str, Any], config_class: type) -> dict[str, Choices | R
 def _one(name: str, text: Any, config_class: type) -> Choices | Range:
     if isinstance(text, list):
         listed = [str(x) if not isinstance(x, list) else " ".join(map(str, x)) for x in text]
-    elif not isinstance(text, str):
-        listed = [str(text)]
+        found = Choices(tuple(value_of(name, x, config_class) for x in listed))
     else:
-        kind, has_kind, rest = text.partition(":")
-        if has_kind and kind in _KINDS and ";" not in text:
-            return _range(name, text, kind, rest, config_class)
-        if _STEPS.fullmatch(text):  # as bandits have it
-            from hotloop.bandits.grid.ranges import values_from
-
-            numbers: list[Any] = values_from(name, text)
-            text = ",".join(str(int(x) if x == int(x) else x) for x in numbers)
-        listed = text.split(";" if ";" in text else ",")
-    listed = [x.strip() for x in listed]
-    listed = listed[:-1] if len(listed) > 1 and not listed[-1] else listed
-    if not all(listed):
-        raise ConfigError(f"`{name}={text}` has an empty value: {FORMS}")
-    values = tuple(value_of(name, x, config_class) for x in listed)
-    if any(values.count(x) > 1 for x in values):
+        found = parsed(name, str(text), lambda x: value_of(name, x, config_class))
+    if isinstance(found, Range):
+        _check_range(name, str(text), found, config_class)
+    elif any(found.values.count(x) > 1 for x in found.values):
         raise ConfigError(f"`{name}={text}` names a value twice: name each once")
-    return Choices(values)
+    return found
 
 
-def _numbers(name: str, text: str, kind: str, rest: str) -> Range:
-    """Return the range that is written down, of whatever option."""
-    parts = [x.strip() for x in rest.split(",")]
-    try:
-        low, high = float(parts[0]), float(parts[1])
-        count = int(parts[2]) if len(parts) == 3 else None
-        is_right = len(parts) in (2, 3) and math.isfinite(low) and math.isfinite(high)
-    except (ValueError, IndexError):
-        is_right, low, high, count = False, 0.0, 0.0, None
-    if not is_right:
-        raise ConfigError(f"`{name}={text}` is no range: {FORMS}")
-    if low >= high:
-        raise ConfigError(f"`{name}={text}` must lead from the lower end to the higher one")
-    if kind == "log" and low <= 0:
-        raise ConfigError(f"`{name}={text}` must be above 0, for its logarithm")
-    if count is not None and not 2 <= count <= MAX_POINTS:
-        raise ConfigError(f"`{name}={text}` must have 2 to {MAX_POINTS:,} points")
-    if kind == "int" and not (low.is_integer() and high.is_integer()):
-        raise ConfigError(f"`{name}={text}` must have whole ends")
-    return Range(low, high, is_log=kind == "log", is_int=kind == "int", count=count)
-
-
-def _range(name: str, text: str, kind: str, rest: str, config_class: type) -> Range:
-    found = _numbers(name, text, kind, rest)
-    ends = [value_of(name, x.strip(), config_class) for x in rest.split(",")[:2]]
+def _check_range(name: str, text: str, found: Range, config_class: type) -> None:
+    low, high = (x.strip() for x in text.partition(":")[2].split(",")[:2])
+    ends = [value_of(name, x, config_class) for x in (low, high)]
     if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in ends):
         raise ConfigError(f"`{name}` is no number, so it has no ranges: list its values")
-    if kind != "int" and _is_whole(name, config_class):
-        low, high = rest.split(",")[:2]
+    if not found.is_int and _is_whole(name, config_class):
         raise ConfigError(f"`{name}` is a whole number: write `{name}=int:{low},{high}`")
-    return found
 
 
 def _is_whole(name: str, config_class: type) -> bool:
@@ -202,20 +109,7 @@ def grid_size(space: Space) -> int:
     Raises:
         ConfigError: a range has no points.
     """
-    size = 1
-    for name, one in space.items():
-        if isinstance(one, Range) and one.count is None:
-            raise ConfigError(
-                f"a grid needs the number of points of `{name}`: write it behind the ends, as "
-                "`log:1e-5,1e-2,7`, or take `--sampler random`"
-            )
-        size *= len(values(one))
-    return size
-
-
-def values(one: Choices | Range) -> tuple[Any, ...]:
-    """Return the values that it has in a grid."""
-    return one.values if isinstance(one, Choices) else one.points
+    return math.prod(len(one.points(name)) for name, one in space.items())
 
 
 def point(space: Space, number: int) -> dict[str, Any]:
@@ -227,7 +121,7 @@ def point(space: Space, number: int) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name in reversed(list(space)):
-        listed = values(space[name])
+        listed = space[name].points(name)
         number, index = divmod(number, len(listed))
         found[name] = listed[index]
     return {name: found[name] for name in space}
@@ -239,40 +133,6 @@ def draw(space: Space, seed: int, number: int) -> dict[str, Any]:
     return {name: one.draw(rng) for name, one in space.items()}
 
 
-def listed(name: str, text: str) -> str:
-    """Return a range with its number of points as values with commas; all else as it is.
-
-    For whom values alone are meant: `log:0.01,1,3` becomes `0.01,0.1,1.0`.
-
-    Raises:
-        ConfigError: it has no number of points, or is written wrongly.
-    """
-    kind, _, rest = text.partition(":")
-    if kind not in _KINDS:
-        return text
-    one = _numbers(name, text, kind, rest)
-    if one.count is None and one.is_int:
-        one = dataclasses.replace(one, count=int(one.high - one.low) + 1)
-    grid_size({name: one})
-    return ",".join(map(str, one.points))
-
-
 def from_json(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return options that were kept as JSON, which knows no tuples."""
     return {name: tuple(x) if isinstance(x, list) else x for name, x in params.items()}
-
-
-def texts_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the spaces among arguments, `learning_rate=log:1e-5,1e-2`.
-
-    Raises:
-        ConfigError: one is there twice.
-    """
-    found: dict[str, str] = {}
-    for argument in arguments:
-        name, _, text = argument.partition("=")
-        name = name.strip().replace("-", "_")
-        if name in found:
-            raise ConfigError(f"`{name}` has two spaces, got '{argument}' too: leave one out")
-        found[name] = text
-    return found

@@ -135,5 +135,5 @@ def _record(agent: int, step: int) -> int:
     return 0
 
 
-# The same loop in pieces, for what is written in plain Python: see plain.py.
+# The same loop in pieces, for what is written in plain Python: see plain_games.py.
 call, begin, look_ahead, record = (entry(one) for one in (_call, _begin, _look_ahead, _record))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.cli import need
-from hotloop.cli.bandit.options import add_json, add_sizes, parser_of, refuse
+from hotloop.cli.bandit.options import add_environment, add_json, add_sizes, parser_of, refuse
 from hotloop.cli.bandit.progress import GridLine, short
 from hotloop.cli.bandit.tables import plus_minus, print_json
 from hotloop.cli.tables import plain_table, print_table, wide_console
@@ -17,14 +16,16 @@ from hotloop.errors import ConfigError
 from hotloop.system.signals import Ended, end_once
 
 if TYPE_CHECKING:
-    from hotloop.bandits.grid import Grid, GridProgress, GridTable
+    from hotloop.sweeps.bandits import Grid, GridProgress, GridTable
 
-_EPILOG = """`hotloop bandit --help` lists agents, environments and their fields. A range is a list,
-each part of which may be a progression:
+_EPILOG = """`hotloop bandit --help` lists agents and their fields. A range is a list, each part of
+which may be a progression:
   epsilon=0.01,0.1           values
   step_size=none,0.1         words are none, true, false
   epsilon=0.1:0.5:0.1        steps: 0.1, 0.2, … 0.5
   epsilon=2**-7:2**-2:x2     factors: 2⁻⁷, 2⁻⁶, … 2⁻²
+  epsilon=log:0.01,0.5,8     so many points of a range, by its logarithm; lin:0,1,5 evenly
+  --env num_arms=int:2,5     whole numbers
   --env means=0.9,0.8;0.5,0.4    of what is a list itself, several with ; between them (quote it)
 
 Everything computed is in the file within a quarter of a second. Stopped or killed, the same command
@@ -49,18 +50,19 @@ def run(args: list[str]) -> int:
         if options.export.suffix != ".parquet":
             raise ConfigError(f"`--export` must end in .parquet, got '{options.export}'")
 
-    from hotloop.bandits.grid import Grid
-    from hotloop.bandits.grid.picture import picture_axes
     from hotloop.bandits.pictures import check_picture
+    from hotloop.sweeps.bandits import Grid
+    from hotloop.sweeps.bandits.table import picture_axes
+    from hotloop.sweeps.grammar import texts_of
 
-    outer = _fields(options.env, "--env ")
+    outer = texts_of(options.env, "--env ")
     if options.arms is not None:
         if "num_arms" in outer:
             raise ConfigError("`--arms` and `--env num_arms=…` are the same: give one of them")
         outer["num_arms"] = options.arms
     grid = Grid(
         options.agent,
-        _fields(options.ranges, ""),
+        texts_of(options.ranges),
         environment_name=options.environment,
         environment_fields=outer,
         num_steps=options.steps,
@@ -102,20 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "ranges", metavar="FIELD=RANGE", nargs="*", help="the agent's settings; see below"
     )
-    parser.add_argument(
-        "--environment", metavar="NAME", default="gaussian", help="where (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--env",
-        metavar="FIELD=RANGE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="settings of the environment, of which there may be ranges too",
-    )
-    parser.add_argument(
-        "--arms", metavar="RANGE", help="how many arms the environment has: --env num_arms=RANGE"
-    )
+    add_environment(parser, of_ranges=True)
     add_sizes(parser, runs=2000, steps=1000)
     whole = {"metavar": "N", "type": int}
     about = "(default: %(default)s)"
@@ -146,22 +135,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_json(parser)
     return parser
-
-
-def _fields(given: Sequence[str], option: str) -> dict[str, str]:
-    """`field=range` each, as a mapping."""
-    found: dict[str, str] = {}
-    for text in given:
-        name, equals, values = text.partition("=")
-        name = name.strip().replace("-", "_")
-        if not name or not equals:
-            raise ConfigError(
-                f"expected {option}FIELD=RANGE such as epsilon=0.01,0.1, got '{option}{text}'"
-            )
-        if name in found:
-            raise ConfigError(f"`{option}{name}` is given twice: give all its values at once")
-        found[name] = values
-    return found
 
 
 def _compute(grid: Grid, options: argparse.Namespace) -> GridTable:
@@ -209,7 +182,7 @@ def _kept(progress: GridProgress | None, path: Path) -> str:
 def _print_table(table: GridTable, quantity: str, *, print_all: bool) -> None:
     from rich.text import Text
 
-    from hotloop.bandits.grid.notation import text_of
+    from hotloop.sweeps.bandits.notation import text_of
 
     rows = table.sorted(quantity)
     shown = rows if print_all else rows[:_TOP]

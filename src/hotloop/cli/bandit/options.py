@@ -27,17 +27,18 @@ def parser_of(name: str, about: str) -> argparse.ArgumentParser:
     return parser
 
 
-def add_environment(parser: argparse.ArgumentParser) -> None:
-    """Where to play; `environment_of` makes it."""
+def add_environment(parser: argparse.ArgumentParser, *, of_ranges: bool = False) -> None:
+    """Where to play; `environment_of` makes it, and a grid those of ranges."""
     from hotloop.bandits.environments import ENVIRONMENTS
 
     about = "which environment; they are listed below (default: %(default)s)"
+    kind, metavar = (str, "RANGE") if of_ranges else (int, "K")
     group = parser.add_argument_group("environment")
     group.add_argument("--environment", metavar="NAME", default="gaussian", help=about)
-    group.add_argument("--arms", metavar="K", type=int, help="number of arms (default: 10)")
+    group.add_argument("--arms", metavar=metavar, type=kind, help="number of arms (default: 10)")
     group.add_argument(
         "--env",
-        metavar="FIELD=VALUE",
+        metavar=f"FIELD={'RANGE' if of_ranges else 'VALUE'}",
         nargs="+",
         action="extend",
         default=[],

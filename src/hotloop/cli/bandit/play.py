@@ -90,7 +90,7 @@ def _parser(agent_class: Any) -> argparse.ArgumentParser:
         parser.usage = "hotloop bandit run AGENT [--FIELD VALUE ...] [options]"
         parser.epilog = f"agents (FIELD=DEFAULT):\n{listing(AGENTS)}\n\n{parser.epilog}"
     else:
-        about += f"\n\n{(inspect.getdoc(agent_class) or '').split('Raises:')[0].strip()}"
+        about += f"\n\n{inspect.getdoc(agent_class)}"
         parser = parser_of(f"run {agent_class.name}", about)
         docs = field_docs(agent_class)
         group = parser.add_argument_group("settings of the agent")

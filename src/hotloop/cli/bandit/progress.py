@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import Progress
 
-    from hotloop.bandits.grid import GridProgress
+    from hotloop.sweeps.bandits import GridProgress
 
 
 class ProgressLine:

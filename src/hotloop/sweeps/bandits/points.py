@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from hotloop.bandits.agents import AGENTS, Agent
 from hotloop.bandits.environments import ENVIRONMENTS, Environment
-from hotloop.bandits.grid.notation import ENV, canonical, described, key_of, text_of
-from hotloop.bandits.grid.ranges import values_of_field
-from hotloop.bandits.options import agent_from, environment_from
-from hotloop.bandits.plans import plan_agent, plan_environment
+from hotloop.bandits.options import agent_from, environment_from, value_of
 from hotloop.errors import ConfigError
-
-MAX_POINTS = 100_000
+from hotloop.sweeps.bandits.notation import ENV, canonical, described, key_of, text_of
+from hotloop.sweeps.grammar import FORMS, MAX_POINTS, parsed, wrong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +55,10 @@ def points_of(
     _check_num_points(len(agents) * len(environments))
     points: dict[str, Point] = {}
     for environment, outer in environments:
-        plan_environment(environment, steps["num_steps"])  # raises if it has fewer steps
+        environment.plan(steps["num_steps"])  # raises if it has fewer steps
         place = described(environment)
         for agent, inner in agents:
-            plan_agent(agent, environment, steps["num_steps"])  # raises if it can't play there
+            agent.plan(environment, steps["num_steps"])  # raises if it can't play there
             config = {"agent": described(agent), "environment": place, **steps}
             point = Point(
                 agent=agent, environment=environment, settings=inner | outer, config=config
@@ -127,3 +126,52 @@ def _check_num_points(num: int) -> None:
 
 def _is_path(name: str, value: Any) -> bool:
     return name == "rewards" and isinstance(value, str)
+
+
+def values_of_field(name: str, given: Any, *, of_tuples: bool) -> list[Any]:
+    """All values that were given for a field: as a range, as a sequence, or a single one.
+
+    Args:
+        name: of the field.
+        given: as a user wrote it.
+        of_tuples: whether one value is a sequence, or a matrix, itself. As text, several have
+            semicolons between them ("0.9,0.8;0.5,0.4").
+
+    Raises:
+        ConfigError: there are no values, or their range is written wrongly.
+    """
+    if of_tuples:
+        if isinstance(given, str):
+            return [part.strip() for part in given.split(";")]
+        if not isinstance(given, (list, tuple)):
+            return [given]
+        # A value is a row of numbers, or a matrix; several are a list of those, files or None.
+        depth = 2 if name == "rewards" else 1
+        are_several = any(
+            isinstance(one, (str, type(None))) or np.ndim(one) == depth for one in given
+        )
+        return list(given) if are_several else [given]
+    if isinstance(given, str):
+        return values_from(name, given)
+    if isinstance(given, Iterable):
+        values = list(given)
+        if not values:
+            raise ConfigError(f"`{name}` needs one value or more, got none; {FORMS}")
+        return [one.item() if isinstance(one, np.generic) else one for one in values]
+    return [given]
+
+
+def values_from(name: str, text: str) -> list[int | float | bool | None]:
+    """The values that a space stands for.
+
+    Raises:
+        ConfigError: it is written wrongly, or has no points of a grid.
+    """
+
+    def value(part: str) -> Any:
+        try:
+            return value_of(part)
+        except ConfigError as error:
+            raise wrong(name, text, error) from None
+
+    return list(parsed(name, text, value).points(name))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,23 @@ import numpy as np
 
 from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
-from hotloop.bandits.grid import parquet, picture
-from hotloop.bandits.grid.notation import ENV, text_of
-from hotloop.bandits.pictures import check_picture
-from hotloop.bandits.results import Estimate, Result
+from hotloop.bandits.pictures import check_picture, heat_map, parameter_study
+from hotloop.bandits.results import QUANTITIES, Estimate, Estimates, Result
+from hotloop.errors import ConfigError
+from hotloop.sweeps import parquet
+from hotloop.sweeps.bandits.notation import ENV, key_of, text_of
+
+_QUANTITY_LABELS = {
+    "mean_reward": "reward per step",
+    "mean_optimal": "steps that take an optimal arm, %",
+    "final_regret": "cumulative regret at the end, units of reward",
+    "late_reward": "reward per step, {late}",
+    "late_optimal": "steps that take an optimal arm, {late}, %",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridRow:
+class GridRow(Estimates):
     """A point of a grid, and what came of it.
 
     Attributes:
@@ -41,30 +51,9 @@ class GridRow:
         """Where."""
         return self.result.environment
 
-    @property
-    def mean_reward(self) -> Estimate:
-        """A run's mean reward over all its steps."""
-        return self.result.mean_reward
-
-    @property
-    def mean_optimal(self) -> Estimate:
-        """A run's share of optimal steps."""
-        return self.result.mean_optimal
-
-    @property
-    def final_regret(self) -> Estimate:
-        """A run's cumulative regret at its end."""
-        return self.result.final_regret
-
-    @property
-    def late_reward(self) -> Estimate:
-        """A run's mean reward over its last `late_steps` steps."""
-        return self.result.late_reward
-
-    @property
-    def late_optimal(self) -> Estimate:
-        """A run's share of optimal steps among its last `late_steps`."""
-        return self.result.late_optimal
+    def estimate(self, quantity: str) -> Estimate:
+        """One of `QUANTITIES`, over runs."""
+        return self.result.estimate(quantity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +113,7 @@ class GridTable:
             BanditError: there is no such quantity.
         """
         sign = 1 if quantity == "final_regret" else -1
-        means = [row.result.estimate(quantity).mean for row in self.rows]
+        means = [row.estimate(quantity).mean for row in self.rows]
         order = np.argsort([math.inf if math.isnan(mean) else sign * mean for mean in means])
         return [self.rows[index] for index in order]
 
@@ -155,8 +144,51 @@ class GridTable:
             OutputError: `path` can't be written.
         """
         path = check_picture(path)
-        picture.draw(self, path, quantity)
+        x, y = picture_axes(self.ranges)
+        percent = 100 if quantity.endswith("optimal") else 1
+        estimates = {}
+        for row in self.rows:
+            where = key_of(row.settings[x]), key_of(row.settings[y]) if y else None
+            mean, se = row.estimate(quantity)
+            estimates[where] = Estimate(percent * mean, percent * se)
+        label = _QUANTITY_LABELS[quantity].format(late=f"the last {self.late_steps:,}")
+        if y is not None and _are_numbers(self.ranges[y]):
+            none = Estimate(math.nan, math.nan)  # `means` says how many arms: no point
+            values = [
+                [estimates.get((key_of(one), key_of(other)), none).mean for one in self.ranges[x]]
+                for other in self.ranges[y]
+            ]
+            heat_map(
+                self.ranges[x],
+                self.ranges[y],
+                np.array(values),
+                path,
+                title=self.title,
+                x_label=self._with_unit(x),
+                y_label=self._with_unit(y),
+                value_label=label,
+                best=np.nanargmin if quantity == "final_regret" else np.nanargmax,
+            )
+            return path
+        others = {self.rows[0].agent.name: None}
+        if y is not None:
+            others = {f"{y} = {text_of(one)}": key_of(one) for one in self.ranges[y]}
+        lines = {
+            line: [
+                (float(one), estimates[key_of(one), other])
+                for one in self.ranges[x]
+                if (key_of(one), other) in estimates
+            ]
+            for line, other in others.items()
+        }
+        x_label = self._with_unit(x)
+        parameter_study(lines, path, title=self.title, x_label=x_label, y_label=label)
         return path
+
+    def _with_unit(self, name: str) -> str:
+        row = self.rows[0]
+        thing = row.environment if name.startswith(ENV) else row.agent
+        return f"{name}, {thing.unit_of(name.removeprefix(ENV))}"
 
     def save_parquet(self, path: str | Path) -> Path:
         """Write a row a point: settings, estimates, and the curves as lists.
@@ -170,7 +202,7 @@ class GridTable:
             OutputError: `path` can't be written.
         """
         path = Path(path)
-        parquet.write_parquet(self, path)
+        parquet.write(path, list(map(_flat, self.rows)))
         return path
 
 
@@ -187,3 +219,53 @@ def _to_dict(row: GridRow, *, curves: bool) -> dict[str, Any]:
     # The file's description of an environment has a matrix' digest for the matrix.
     about |= {kind: row.config[kind] for kind in ("agent", "environment")}
     return {"settings": row.settings, **about}
+
+
+def _flat(row: GridRow) -> dict[str, Any]:
+    """A point in columns."""
+    result = row.result
+    columns = {"agent": row.agent.name}
+    columns |= _typed(row.agent, row.config["agent"])
+    columns["environment"] = row.environment.name
+    inner = _typed(row.environment, row.config["environment"])
+    columns |= {f"{ENV}{name}": value for name, value in inner.items()}
+    for name in ("seed", "num_runs", "num_steps", "late_steps", "steps_per_point"):
+        columns[name] = getattr(result, name)
+    for quantity in QUANTITIES:
+        columns[quantity], columns[f"{quantity}_se"] = result.estimate(quantity)
+    for name in ("step", "reward", "optimal", "regret"):
+        columns[name] = getattr(result, name)
+        if name != "step":
+            columns[f"{name}_se"] = getattr(result, f"{name}_se")
+    return columns
+
+
+def _typed(thing: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the types of their fields: a column is float64 though all in it are whole."""
+    typed = {}
+    for one in fields(thing):
+        value = config[one.name]
+        is_float = "float" in str(one.type) and isinstance(value, int)
+        typed[one.name] = float(value) if is_float else value
+    return typed
+
+
+def picture_axes(ranges: Mapping[str, Sequence[Any]]) -> tuple[str, str | None]:
+    """Which field a picture has along x, and which along y or as its lines.
+
+    Raises:
+        ConfigError: there is no picture of so many fields, or of words alone.
+    """
+    numeric = [name for name, values in ranges.items() if _are_numbers(values)]
+    if not 1 <= len(ranges) <= 2 or not numeric:
+        have = ", ".join(ranges) or "none"
+        raise ConfigError(
+            "a picture is of one field or two that have several values, one of them numbers alone, "
+            f"got {have}: give such ranges, or export the grid"
+        )
+    others = [name for name in ranges if name != numeric[0]]
+    return numeric[0], others[0] if others else None
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in values)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from hotloop.bandits.grid.file import Piece
-from hotloop.bandits.grid.points import Point
+from hotloop.sweeps.bandits.file import Piece
+from hotloop.sweeps.bandits.points import Point
 
 # Points a job. They share the random numbers: in a random walk a run and step costs each of eight
 # 15 ns, and one alone 50.

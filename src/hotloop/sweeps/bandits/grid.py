@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hotloop.bandits.described import whole
 from hotloop.bandits.folding import CHUNK
-from hotloop.bandits.grid.computing import Computation, GridProgress
-from hotloop.bandits.grid.file import GridFile, Piece
-from hotloop.bandits.grid.points import points_of, varied
-from hotloop.bandits.grid.table import GridRow, GridTable
 from hotloop.bandits.results import Result, Sums
 from hotloop.bandits.running import KERNEL_VERSION
-from hotloop.bandits.settings import runs_from, seed_from, settings_from, threads_from
+from hotloop.bandits.settings import MAX_RUNS, MAX_SEED, settings_from, threads_from
+from hotloop.sweeps.bandits.computing import Computation, GridProgress
+from hotloop.sweeps.bandits.file import GridFile, Piece
+from hotloop.sweeps.bandits.points import points_of, varied
+from hotloop.sweeps.bandits.table import GridRow, GridTable
 
 
 class Grid:
@@ -97,11 +98,12 @@ class Grid:
         """
         started_at = time.perf_counter()
         path, points = Path(path), list(self._points.values())
-        num_runs, seed, threads = runs_from(num_runs), seed_from(seed), threads_from(threads)
+        num_runs, seed = whole("num_runs", num_runs, 1, MAX_RUNS), whole("seed", seed, 0, MAX_SEED)
+        threads = threads_from(threads)
         with GridFile(path, seed=seed, kernel_version=KERNEL_VERSION) as file:
             computation = Computation(
-                points,
-                file,
+                points=points,
+                file=file,
                 seed=seed,
                 num_runs=num_runs,
                 steps=self._steps,

@@ -12,12 +12,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from hotloop.bandits.games import Game, Watch
-from hotloop.bandits.grid.file import GridFile, Piece
-from hotloop.bandits.grid.jobs import Dealer, Job, jobs_of
-from hotloop.bandits.grid.points import Point
 from hotloop.bandits.running import chunk_sums
 from hotloop.bandits.settings import settings_from
 from hotloop.errors import HotloopError
+from hotloop.sweeps.bandits.file import GridFile, Piece
+from hotloop.sweeps.bandits.jobs import Dealer, Job, jobs_of
+from hotloop.sweeps.bandits.points import Point
 
 _COMMIT_S = 0.25
 _GRACE_S = 2.0  # for jobs that are under way when a grid is stopped
@@ -66,15 +66,11 @@ class _Outcome:
     error: BaseException | None = None
 
 
+@dataclass(kw_only=True)
 class Computation:
     """Computes pieces of points, and stores them.
 
     Attributes:
-        kernel_s: seconds that threads spent in kernels, added up.
-        prepare_s: seconds that went into compiling, or loading what was compiled.
-        computed_run_steps: runs × steps that were computed.
-
-    Args:
         points: the grid's.
         file: where sums go.
         seed: of all random numbers.
@@ -83,26 +79,26 @@ class Computation:
         num_threads: how many compute.
         started_at: when the grid began, on `time.perf_counter`.
         on_progress: called some times a second, from the calling thread.
+        kernel_s: seconds that threads spent in kernels, added up.
+        prepare_s: seconds that went into compiling, or loading what was compiled.
+        computed_run_steps: runs × steps that were computed.
     """
 
-    def __init__(
-        self,
-        points: Sequence[Point],
-        file: GridFile,
-        *,
-        seed: int,
-        num_runs: int,
-        steps: Mapping[str, int],
-        num_threads: int,
-        started_at: float,
-        on_progress: Callable[[GridProgress], None] | None,
-    ) -> None:
-        self.kernel_s, self.prepare_s, self.computed_run_steps = 0.0, 0.0, 0
-        self._points, self._file, self._seed = points, file, seed
-        self._steps, self._num_steps = steps, steps["num_steps"]
-        self._num_threads, self._started_at = num_threads, started_at
-        self._on_progress = on_progress
-        self._all_run_steps = len(points) * num_runs * self._num_steps
+    points: Sequence[Point]
+    file: GridFile
+    seed: int
+    num_runs: int
+    steps: Mapping[str, int]
+    num_threads: int
+    started_at: float
+    on_progress: Callable[[GridProgress], None] | None
+    kernel_s: float = 0.0
+    prepare_s: float = 0.0
+    computed_run_steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._num_steps = self.steps["num_steps"]
+        self._all_run_steps = len(self.points) * self.num_runs * self._num_steps
         self._unsaved: list[tuple[Piece, bytes]] = []
 
     def compute(self, missing: Sequence[Sequence[Piece]]) -> None:
@@ -112,8 +108,8 @@ class Computation:
         left = sum(piece.num_runs for pieces in missing for piece in pieces) * self._num_steps
         self._present = self._all_run_steps - left
         self._kept = self._present - self.computed_run_steps
-        jobs = jobs_of(self._points, missing)
-        dealer = Dealer(jobs, num_threads=self._num_threads, num_steps=self._num_steps)
+        jobs = jobs_of(self.points, missing)
+        dealer = Dealer(jobs, num_threads=self.num_threads, num_steps=self._num_steps)
         self._tell()
         if left:
             self._prepare()
@@ -122,9 +118,9 @@ class Computation:
     def _prepare(self) -> None:
         """Compile every kind of agent and environment, or load them from the cache."""
         began_at = time.perf_counter()
-        kinds = {(type(one.agent), type(one.environment)): one for one in self._points}
-        steps: dict[str, Any] = dict(self._steps)
-        settings = settings_from(self._seed, **steps)
+        kinds = {(type(one.agent), type(one.environment)): one for one in self.points}
+        steps: dict[str, Any] = dict(self.steps)
+        settings = settings_from(self.seed, **steps)
         for point in kinds.values():
             Game([point.agent], point.environment, settings)
         self.prepare_s += time.perf_counter() - began_at
@@ -135,14 +131,14 @@ class Computation:
         jobs: SimpleQueue[Job | None] = SimpleQueue()
         outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         stop = threading.Event()
-        for _ in range(self._num_threads):
+        for _ in range(self.num_threads):
             target, args = self._work, (jobs, outcomes, stop)
             threading.Thread(target=target, args=args, daemon=True, name="grid").start()
         num_under_way, committed_at = 0, time.monotonic()
         try:
             while True:
                 # One job more a thread, so that none waits for this one.
-                while num_under_way < 2 * self._num_threads and (job := dealer.next()):
+                while num_under_way < 2 * self.num_threads and (job := dealer.next()):
                     jobs.put(job)
                     num_under_way += 1
                 if not num_under_way and not self._unsaved:
@@ -168,7 +164,7 @@ class Computation:
                 self._save()
             raise
         finally:
-            for _ in range(self._num_threads):
+            for _ in range(self.num_threads):
                 jobs.put(None)
 
     def _work(
@@ -185,13 +181,13 @@ class Computation:
             try:
                 watch = Watch()
                 sums = chunk_sums(
-                    [self._points[index].agent for index in job.points],
-                    self._points[job.points[0]].environment,
-                    seed=self._seed,
+                    [self.points[index].agent for index in job.points],
+                    self.points[job.points[0]].environment,
+                    seed=self.seed,
                     first_run=job.first_run,
                     num_runs=job.num_runs,
                     watch=watch,
-                    **self._steps,
+                    **self.steps,
                 )
                 elapsed_s = time.perf_counter() - started_at
                 blobs = tuple(one.to_bytes() for one in sums)
@@ -215,18 +211,18 @@ class Computation:
         # Interrupted between the commit and the next line, the same rows are stored once more: that
         # changes nothing.
         if self._unsaved:
-            self._file.add(self._unsaved)
+            self.file.add(self._unsaved)
             self._unsaved.clear()
 
     def _tell(self) -> None:
-        if self._on_progress is not None:
-            self._on_progress(
+        if self.on_progress is not None:
+            self.on_progress(
                 GridProgress(
                     points=self._pieces_left.count(0),
                     all_points=len(self._pieces_left),
                     run_steps=self._present,
                     all_run_steps=self._all_run_steps,
                     kept_run_steps=self._kept,
-                    elapsed_s=time.perf_counter() - self._started_at,
+                    elapsed_s=time.perf_counter() - self.started_at,
                 )
             )

@@ -1,0 +1,45 @@
+"""Tables as Parquet files."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.errors import MissingExtraError
+from hotloop.system.files import written_whole
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows; where one lacks a column that others have, it is empty.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        OutputError: the file can't be written.
+    """
+    try:
+        arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Parquet needs pyarrow ({error}): pip install 'hotloop[parquet]'"
+        ) from error
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: arrow.array(_alike([row.get(name) for row in rows])) for name in names}
+    with written_whole(path) as aside:
+        parquet.write_table(arrow.table(columns), aside)
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    """A column has one type; whatever else JSON can hold stands there as text."""
+    known = [value for value in values if value is not None]
+    if any(isinstance(value, dict) for value in known):
+        return [value if value is None else json.dumps(value) for value in values]
+    if any(isinstance(value, list) for value in known):
+        return [value if value is None else [float(one) for one in value] for value in values]
+    if any(isinstance(value, int) and value >= 1 << 63 for value in known):
+        return [np.uint64(value) for value in values]
+    return values
