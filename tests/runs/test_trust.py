@@ -53,6 +53,7 @@ KNOWN = [
     {"env_id": "envpool:Pong-v5"},
     {"env_id": "ALE/Pong-v5", "env_kwargs": {"frameskip": 4, "full": True, "p": 0.1, "x": None}},
     {"learning_rate": "linear:0.001,0", "clip_range": "piecewise:0=0.2,0.5=1e-05"},
+    {"learning_rate": "steps:0=0.001,0.25=1e-05"},
     {"runs_dir": "a:b", "run_dir": "/c:d", "device": "cuda:0"},
 ]
 

@@ -15,8 +15,8 @@ from hotloop.cli import main
 from hotloop.errors import ConfigError
 from hotloop.sweeps import Results
 from hotloop.sweeps.on_ray import check_population, resources_of
-from hotloop.sweeps.spaces import parse
-from hotloop.sweeps.trainable import changed
+from hotloop.sweeps.spaces import draw, parse
+from hotloop.sweeps.trainable import with_change
 from hotloop.training.forking import copy_last, fork
 from tests.rollouts.ray.test_ray import pids_of
 from tests.sweeps.test_sweep import TINY, sweep, table
@@ -41,10 +41,10 @@ def ray():
 
 
 def test_schedules_grow_by_what_changes():
-    assert changed("0.001", 0.25, 0.001) == "steps:0=0.001"
-    assert changed("0.001", 0.25, 0.002) == "steps:0=0.001,0.25=0.002"
-    assert changed("steps:0=0.001,0.25=0.002", 0.5, 0.002) == "steps:0=0.001,0.25=0.002"
-    grown = changed("steps:0=0.001,0.25=0.002", 1 / 3, 0.1)
+    assert with_change("0.001", 0.25, 0.001) == "steps:0=0.001"
+    assert with_change("0.001", 0.25, 0.002) == "steps:0=0.001,0.25=0.002"
+    assert with_change("steps:0=0.001,0.25=0.002", 0.5, 0.002) == "steps:0=0.001,0.25=0.002"
+    grown = with_change("steps:0=0.001,0.25=0.002", 1 / 3, 0.1)
     assert grown == f"steps:0=0.001,0.25=0.002,{1 / 3!r}=0.1"
 
 
@@ -52,6 +52,8 @@ def test_what_a_trial_takes():
     config = ppo.Config()
     assert resources_of(config, {}) == {"num_cpus": 1}
     assert resources_of(dataclasses.replace(config, workers=4), {}) == {"num_cpus": 5}
+    central = dataclasses.replace(config, workers=4, inference="central")
+    assert resources_of(central, {}) == {"num_cpus": 6}
     with_gpu = SimpleNamespace(workers=0, torch_threads=2, device="cuda:0")
     assert resources_of(with_gpu, {}) == {"num_cpus": 2, "num_gpus": 1}
     assert resources_of(with_gpu, {"num_gpus": 0.5, "big": 1}) == {
@@ -60,20 +62,31 @@ def test_what_a_trial_takes():
         "big": 1,
     }
 
+    for config, given in ((ppo.Config(), {"num_cpus": 0}), (ppo.Config(workers="auto"), {})):
+        with pytest.raises(ConfigError, match=r"one amount above 0|must say how many `--workers`"):
+            resources_of(config, given)
+
 
 @pytest.mark.parametrize(
-    ("space", "plan", "message"),
+    ("space", "options", "plan", "message"),
     [
-        ({"hidden_sizes": "8,16"}, {}, "`hidden_sizes` can't be: sweep over clip_range, "),
-        ({"learning_rate": "linear:1e-3,0;1e-4"}, {}, "give `learning_rate` numbers or a range"),
-        ({"gae_lambda": "0.9,1"}, {"trials": 1}, "pass `--trials`, 2 or more"),
-        ({"gae_lambda": "0.9,1"}, {"seeds": (1, 2)}, "trials of one seed, got 2"),
+        ({"hidden_sizes": "8,16"}, {}, {}, "`hidden_sizes` can't be: sweep over clip_range, "),
+        ({"gamma": "linear:1,0;1"}, {}, {}, "give `gamma` numbers or a range"),
+        ({"gamma": "0.9,1"}, {}, {"trials": 1}, "pass `--trials`, 2 or more"),
+        ({"gamma": "0.9,1"}, {}, {"seeds": (1, 2)}, "trials of one seed, got 2"),
+        ({"gamma": "0.9,1"}, {}, {"hours": 1.0}, "a population is one whole"),
+        ({"gamma": "0.9,1"}, {"track": ("tensorboard",)}, {}, "`--track` follows one run"),
+        ({"gamma": "0.9,1"}, {"num_steps": 999}, {}, "2,500 steps, and an iteration 7,992: lower"),
+        ({"gamma": "0.9,1"}, {"eval_interval": 3000}, {"metric": "evaluation"}, "an evaluation"),
     ],
 )
-def test_no_population(space, plan, message):
-    plan = SimpleNamespace(**{"trials": 4, "seeds": (1,), **plan})
+def test_no_population(space, options, plan, message):
+    config = ppo.Config(total_timesteps=20_000, **options)
+    given = {"trials": 4, "seeds": (1,), "hours": None, "metric": "return", **plan}
     with pytest.raises(ConfigError, match=message):
-        check_population(parse(space, ppo.Config), ppo.Config, plan)
+        check_population(
+            parse(space, ppo.Config), SimpleNamespace(config=config, **given), generations=8
+        )
 
 
 @pytest.mark.parametrize(
@@ -88,13 +101,23 @@ def test_no_population(space, plan, message):
         ((*RAY, "--trial-resources", "2"), "must be amounts by name, as JSON, got '2'"),
         ((*RAY, "--sampler", "pbt", "--pruner", "asha"), "leave `--pruner` out"),
         ((*RAY, "--sampler", "pbt", "--generations", "1"), "must be 2 or more, got 1"),
+        ((*RAY, "--sampler", "pbt", "--jobs", "2"), "leave `--jobs` out"),
+        ((*RAY, "--sampler", "pbt", "--join"), "leave `--join` out"),
+        ((*RAY, "--ray-runtime-env", "[]"), "must be an object of JSON, got '[]'"),
+        ((*RAY, "--ray-address", "ray://10.0.0.1:10001"), "must be host:port of a cluster"),
         ((*RAY, "--ray-address", "127.0.0.1:1"), "no Ray answers at"),
     ],
 )
 def test_options_that_do_not_go_together(args, message, tmp_path, capsys):
     path = tmp_path / "one.sqlite"
+    if "pbt" in args:
+        args = (*args, *(("--generations", "2") if "--generations" not in args else ()))
     sweep(path, "learning_rate=log:1e-4,1e-2", "--trials", "2", *args, code=2)
     assert message in capsys.readouterr().err
+    # Nothing is known of it: another sweep may have the file.
+    results = Results(path)
+    assert results.get("key") is None or "no Ray" in message
+    results.close()
 
 
 @pytest.mark.parametrize("has_evaluations", [False, True])
@@ -174,14 +197,14 @@ def test_a_population_and_its_best_trained_again(ray, tmp_path, capsys):
     results.close()
     begun = {str(trial.params["learning_rate"]) for trial in trials.values()}
     assert len(begun) == 4
-    rates = [trial.became["learning_rate"] for trial in trials.values()]
+    rates = [trial.became(768)["learning_rate"] for trial in trials.values()]
     # Somebody went on from somebody else: it began as that one did, and was changed later.
     assert len({rate.partition(",")[0] for rate in rates}) < 4
     assert any("," in rate for rate in rates)
     for trial in trials.values():
         run_dir = tmp_path / "one" / f"trial_{trial.number:04}__seed_1__768"
         again = tmp_path / f"again_{trial.number}"
-        options = [f"--{name.replace('_', '-')}={text}" for name, text in trial.became.items()]
+        options = [f"--{name.replace('_', '-')}={text}" for name, text in trial.became(768).items()]
         given = [*TINY, "--total-timesteps", "768", "--run-dir", str(again), "--seed", "1"]
         assert main(["train", "ppo", *given, *options]) == 0
         assert learned(again) == learned(run_dir)
@@ -196,14 +219,16 @@ def test_a_population_and_its_best_trained_again(ray, tmp_path, capsys):
 @pytest.mark.timeout(600)
 def test_a_population_with_a_replay_buffer(ray, tmp_path):
     args = ["sweep", "dqn", "--env-id", "CartPole-v1", "--total-timesteps", "1500"]
-    args += ["--execution", "eager", "--hidden-sizes", "8", "--learning-starts", "100", "--seed"]
-    args = [*args[:-1], "learning_rate=log:1e-4,1e-1", "--sampler", "pbt", "--trials", "3", *RAY]
+    args += ["--execution", "eager", "--hidden-sizes", "8", "--learning-starts", "100"]
+    args += ["--report-interval", "100", "learning_rate=log:1e-4,1e-1", "--sampler", "pbt"]
+    args += ["--trials", "3", *RAY]
     path = tmp_path / "one.sqlite"
     assert main([*args, "--generations", "3", "--file", str(path)]) == 0
     results = Results(path)
     trials = results.trials()
     results.close()
     assert len(trials) == 3
+    assert any("," in trial.became(1500)["learning_rate"] for trial in trials)
     for trial in trials:
         config = dqn.Config(
             env_id="CartPole-v1",
@@ -213,7 +238,7 @@ def test_a_population_with_a_replay_buffer(ray, tmp_path):
             learning_starts=100,
             run_dir=str(tmp_path / f"again_{trial.number}"),
             save_replay=True,
-            **trial.became,
+            **trial.became(1500),
         )
         dqn.train(config, progress=False)
         run_dir = tmp_path / "one" / f"trial_{trial.number:04}__seed_1__1500"
@@ -270,3 +295,37 @@ def test_trials_with_workers_get_cores_for_them(ray, tmp_path, capsys):
     sweep(tmp_path / "two.sqlite", *args, "--workers", "4", code=2)
     said = capsys.readouterr().err
     assert "a trial takes `num_cpus` 5, and no node has as much (at most CPU 3" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_generation_whose_last_member_fails_goes_on(ray, tmp_path):
+    """One at a time, and the last of them learns NaN."""
+    space = parse({"learning_rate": "1e-4,1e-3,1e30"}, ppo.Config)
+
+    def rates(seed):
+        return [draw(space, seed, number)["learning_rate"] for number in (1, 2, 3)]
+
+    seed = next(n for n in range(1000) if rates(n)[2] == 1e30 and 1e30 not in rates(n)[:2])
+    path = tmp_path / "one.sqlite"
+    args = ("learning_rate=1e-4,1e-3,1e30", "--sampler", "pbt", "--sampler-seed", str(seed))
+    args += ("--trials", "3", "--generations", "2", "--trial-resources", '{"num_cpus": 3}')
+    sweep(path, *args, *RAY, code=1)
+    states = [state for state, _, _ in table(path)[1].values()]
+    assert states[2] == "failed"
+    assert "done" in states[:2]
+    assert "running" not in states
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_median_stops_trials_and_begins_none_again(ray, tmp_path):
+    path = tmp_path / "one.sqlite"
+    space = ("learning_rate=1e-3,2e-3,3e-3,4e-3,1e-9,2e-9,3e-9", "--sampler", "grid")
+    args = ("--total-timesteps", "8192", "--num-steps", "64", "--pruner", "median")
+    sweep(path, *space, *args, *RAY)
+    runs = table(path)[1]
+    assert {state for state, _, _ in runs.values()} == {"done", "pruned"}
+    assert all(curve == sorted(curve) for _, _, curve in runs.values())
+    for directory in (tmp_path / "one").glob("trial_*"):
+        assert json.loads((directory / "config.json").read_text())["resumed"] == []

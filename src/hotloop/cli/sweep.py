@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +50,10 @@ examples:
 # Options that a sweep may be gone on with; they change nothing of what there is.
 _MORE = (
     *("trials", "seeds", "hours", "jobs", "lanes", "pruner", "join"),
-    *("backend", "ray_address", "trial_resources"),
+    *("backend", "ray_address", "ray_runtime_env", "trial_resources"),
 )
 _BACKENDS = ("processes", "ray")
+_OF_RAY = {"ray_address", "ray_runtime_env", "trial_resources"}
 # Of a population: how often the worst go on from the best, and one.
 GENERATIONS = 8
 
@@ -111,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--join", action="store_true", help="work on a file that another sweep works on")
     add("--backend", metavar="NAME", default="processes", help="processes, or ray: Ray Tune")
     add("--ray-address", metavar="ADDR", help="of a cluster; default: a Ray of this machine alone")
+    add("--ray-runtime-env", metavar="JSON", help="of trials there: see Ray's `runtime_env`")
     add(
         "--trial-resources", metavar="JSON", help="""of a trial on Ray, such as '{"num_gpus": 1}'"""
     )
@@ -152,7 +154,8 @@ def _sweep(name: str, own: argparse.Namespace, rest: list[str]) -> int:
         "sampler_seed": own.sampler_seed,
         "metric": own.metric,
     }
-    if own.sampler == "pbt":
+    if own.sampler == "pbt":  # trained together: another number of them is another population
+        told |= {"trials": own.trials, "seeds": own.seeds}
         told["generations"] = own.generations or GENERATIONS
     elif own.generations is not None:
         raise ConfigError("`--generations` are those of a population: pass `--sampler pbt`")
@@ -171,10 +174,7 @@ def _sweep(name: str, own: argparse.Namespace, rest: list[str]) -> int:
                 f"{', '.join(results.get('space'))}: name another `--file`, or go on with it, "
                 f"`hotloop sweep resume {shlex.quote(str(path))}`"
             )
-        for what, value in told.items():
-            results.set(what, value)
-        results.set("key", key)
-        return _go(algorithm, config, space, own, results)
+        return _go(name, config, space, own, results, {**told, "key": key})
     finally:
         results.close()
 
@@ -208,7 +208,7 @@ def _resume(args: list[str]) -> int:
     parser.add_argument("path", type=Path, metavar="FILE")
     parser.add_argument("--total-timesteps", type=int)
     own = parser.parse_args(args)
-    algorithm, config, space, stored = opened(own.path)
+    _, config, space, stored = opened(own.path)
     try:
         given = {arg.partition("=")[0].removeprefix("--") for arg in args if arg.startswith("--")}
         asked = {name.replace("-", "_") for name in given}
@@ -218,12 +218,20 @@ def _resume(args: list[str]) -> int:
         for name, value in (stored.get("asked") or {}).items():
             if name not in asked:
                 setattr(own, name, value)
+        if own.backend != "ray":  # what is stored of Ray is of a sweep that was there
+            for name in _OF_RAY - asked:
+                setattr(own, name, None)
         own.sampler, own.sampler_seed = stored.get("sampler"), stored.get("sampler_seed")
         own.metric = stored.get("metric")
         own.generations = stored.get("generations")
+        if own.sampler == "pbt" and asked & {"trials", "seeds"}:
+            raise ConfigError(
+                "a population is trained together, and has the trials and the seed that it was "
+                "begun with: begin another one in another `--file`"
+            )
         steps = own.total_timesteps or stored.get("steps")
         config = dataclasses.replace(config, total_timesteps=steps)
-        return _go(algorithm, config, space, own, stored)
+        return _go(stored.get("algorithm"), config, space, own, stored, {})
     finally:
         stored.close()
 
@@ -294,16 +302,27 @@ def plan_of(
 
 
 def _go(
-    algorithm: Algorithm, config: Any, space: Any, own: argparse.Namespace, results: Results
+    name: str,
+    config: Any,
+    space: Any,
+    own: argparse.Namespace,
+    results: Results,
+    kept: Mapping[str, Any],
 ) -> int:
-    """Run what is missing, and tell what is best."""
+    """Run what is missing, and tell what is best.
+
+    Args:
+        name: of the algorithm.
+        config, space, own, results: of the sweep.
+        kept: what the file is to know of a sweep that begins, once nothing is refused.
+    """
     from hotloop.cli.planned import parse_seeds
     from hotloop.cli.sweep_table import Shown, print_best
     from hotloop.sweeps.pruners import Pruner
     from hotloop.sweeps.runner import Runner
     from hotloop.sweeps.samplers import Sampler
 
-    plan = plan_of(results.get("algorithm"), config, own, parse_seeds(own.seeds))
+    plan = plan_of(name, config, own, parse_seeds(own.seeds))
     sampler = Sampler(own.sampler, space, own.sampler_seed)
     pruner = Pruner(own.pruner, config.total_timesteps)
     if plan.trials is None and plan.hours is None and sampler.most is None:
@@ -313,8 +332,10 @@ def _go(
             f"`--pruner {own.pruner}` stops single runs, and lanes are trained together: leave "
             "one of them out"
         )
-    where = _on_ray(own, algorithm, space, plan)
+    ray_runner = _on_ray(own, space, plan)
     results.enter(may_join=own.join)
+    for what, value in kept.items():
+        results.set(what, value)
     results.set("steps", config.total_timesteps)
     results.set("asked", {name: getattr(own, name) for name in _MORE if name != "join"})
     shown = Shown(plan, sampler.most)
@@ -328,7 +349,7 @@ def _go(
                 shown.show(runner)
 
             parts = plan, results, sampler, pruner, on_change
-            runner = Runner(*parts) if where is None else where(*parts)
+            runner = Runner(*parts) if ray_runner is None else ray_runner(*parts)
             runner.tune()
         except Ended as ended:
             code = ended.exit_code
@@ -344,9 +365,7 @@ def _go(
     return 1 if failed else 0
 
 
-def _on_ray(
-    own: argparse.Namespace, algorithm: Algorithm, space: Space, plan: Plan
-) -> Callable[..., Runner] | None:
+def _on_ray(own: argparse.Namespace, space: Space, plan: Plan) -> Callable[..., Runner] | None:
     """Return what makes the runner of a sweep on Ray; None: it is not on Ray.
 
     Raises:
@@ -358,30 +377,60 @@ def _on_ray(
     if own.backend == "processes":
         if own.sampler == "pbt":
             raise ConfigError("`--sampler pbt` is Ray Tune's: pass `--backend ray`")
-        for name in ("ray_address", "trial_resources"):
+        for name in sorted(_OF_RAY):
             if getattr(own, name):
                 raise ConfigError(f"`--{name.replace('_', '-')}` needs `--backend ray`")
         return None
-    from hotloop.sweeps.on_ray import OnRay, RayRunner, check_population, import_tune
+    from hotloop.sweeps.on_ray import (
+        OnRay,
+        RayRunner,
+        check_population,
+        import_tune,
+        resources_of,
+    )
 
+    if (own.ray_address or "").startswith("ray://"):
+        raise ConfigError(
+            f"`--ray-address` must be host:port of a cluster that this machine is a node of, got "
+            f"{own.ray_address}: Tune does not run through Ray's client"
+        )
     if plan.lanes != 1:
         raise ConfigError("`--lanes` are of processes here, and a trial on Ray is one training")
     is_population = own.sampler == "pbt"
     if own.generations is not None and own.generations < 2:
         raise ConfigError(f"`--generations` must be 2 or more, got {own.generations}")
     if is_population:
-        check_population(space, algorithm.config, plan)
+        check_population(space, plan, own.generations or GENERATIONS)
         if own.pruner != "none":
             raise ConfigError("`--sampler pbt` replaces the worst itself: leave `--pruner` out")
+        for name in ("jobs", "join"):
+            if getattr(own, name):
+                raise ConfigError(f"a population is trained together: leave `--{name}` out")
     import_tune()
+    resources_of(plan.config, _resources(own.trial_resources))
     where = OnRay(
         address=own.ray_address,
         resources=_resources(own.trial_resources),
+        runtime_env=_runtime_env(own.ray_runtime_env),
         jobs=plan.jobs if own.jobs else None,
         generations=own.generations or GENERATIONS,
         seed=own.sampler_seed,
     )
     return functools.partial(RayRunner, where=where, space=space if is_population else None)
+
+
+def _runtime_env(text: str | None) -> dict[str, Any]:
+    """Return what trials on Ray run in."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"`--ray-runtime-env` must be an object of JSON, got '{text}': write "
+            """'{"pip": ["hotloop[train]"]}'"""
+        )
+    return found
 
 
 def _resources(text: str | None) -> dict[str, float]:

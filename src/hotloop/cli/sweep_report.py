@@ -82,7 +82,7 @@ def _report(
     directory = options.output or results.path.with_name(f"{results.path.stem}_report")
     directory.mkdir(parents=True, exist_ok=True)
     preset = _write_winner(directory, config, winner, results.get("algorithm"))
-    lines = _lines(tested, winner)
+    lines = _lines(tested, winner, runner.steps)
     print("\n" + "\n".join(lines))
     pictures = _draw(directory, space, runner, standing, best)
     page = _write_page(directory, results, runner, standing, best, lines, pictures)
@@ -114,10 +114,10 @@ def _tested(results: Results, steps: int, best: int) -> dict[int, Array]:
     return {trial: np.array([scores[seed] for seed in both]) for trial, scores in found.items()}
 
 
-def _lines(tested: Mapping[int, Array], winner: Trial) -> list[str]:
+def _lines(tested: Mapping[int, Array], winner: Trial, steps: int) -> list[str]:
     """Say how much better the winner is than the defaults."""
     default, best = tested[0], tested[winner.number]
-    lines = [f"best: trial {winner.number}, {told(winner.became)}"]
+    lines = [f"best: trial {winner.number}, {told(winner.became(steps))}"]
     if len(best) < 2:
         return [*lines, "not tested on fresh seeds yet: pass `--test-seeds 101-110`"]
 
@@ -145,7 +145,11 @@ def _write_winner(directory: Path, config: Any, winner: Trial, name: str) -> Pat
     from hotloop.sweeps.spaces import from_json
 
     path = directory / "best.toml"
-    configuration.save(str(path), dataclasses.replace(config, **from_json(winner.became)), name)
+    configuration.save(
+        str(path),
+        dataclasses.replace(config, **from_json(winner.became(config.total_timesteps))),
+        name,
+    )
     return path
 
 
@@ -164,13 +168,17 @@ def _draw(
         and standing.state(one.number) in ("done", "pruned")
     }
     runs = [one for trial in trials for one in standing.runs(trial.number)]
-    drawn = {
-        "Scores over each option": ("slices", pictures.slices(space, trials, scores)),
-        "Trials": ("parallel", pictures.parallel(space, trials, scores)),
-        "Learning curves": ("curves", pictures.curves(runs, best)),
-    }
-    shares = importances(space, trials, standing)
-    if shares is None:
+    drawn = {"Learning curves": ("curves", pictures.curves(runs, best))}
+    is_population = runner.results.get("sampler") == "pbt"
+    if not is_population:  # whose scores come of other options than members began with
+        drawn |= {
+            "Scores over each option": ("slices", pictures.slices(space, trials, scores)),
+            "Trials": ("parallel", pictures.parallel(space, trials, scores)),
+        }
+    shares = None if is_population else importances(space, trials, standing)
+    if is_population:
+        tell("a population changes its options: what scores depend on is left out")
+    elif shares is None:
         tell("importance is left out: it needs Optuna, 'hotloop[sweep]', and four trials or more")
     else:
         drawn["What decides"] = ("importance", pictures.importance(shares))
@@ -207,7 +215,7 @@ def _write_page(
         reasons = {run.reason for run in standing.runs(one.number) if run.reason}
         cells = [
             str(one.number),
-            *(told({"": one.params[name]}).strip() for name in names),
+            *(told({"": one.became(runner.steps)[name]}).strip() for name in names),
             scored(standing, one.number),
             standing.state(one.number),
             "; ".join(sorted(reasons)),

@@ -70,7 +70,7 @@ class Shown:
                 continue
             self._told.add(trial.number)
             print(
-                f"trial {trial.number}{self._of()} · {told(trial.params)} · {state} "
+                f"trial {trial.number}{self._of()} · {told(trial.became(runner.steps))} · {state} "
                 f"{scored(standing, trial.number)}",
                 flush=True,
             )
@@ -92,7 +92,9 @@ class Shown:
         for one in ordered(runner)[:_MOST_ROWS]:
             number = one.number
             state = standing.state(number)
-            table.add_row(f"{number}", told(one.params), state, scored(standing, number))
+            table.add_row(
+                f"{number}", told(one.became(runner.steps)), state, scored(standing, number)
+            )
         return table
 
 
@@ -144,7 +146,7 @@ def print_best(runner: Runner) -> int:
             table.add_column(name)
         table.add_column("score")
         for one in done[:_MOST_ROWS]:
-            cells = [told({"": x}).strip() for x in one.params.values()]
+            cells = [told({"": x}).strip() for x in one.became(runner.steps).values()]
             table.add_row(f"{one.number}", *cells, scored(standing, one.number))
         print_table(table, wide_console())
     failed = [one for one in trials if states[one.number] == "failed"]

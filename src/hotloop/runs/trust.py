@@ -26,7 +26,7 @@ from hotloop.system.files import sync, write_new
 _KEY_BYTES = 32
 # What their ids begin with: hotloop looks names up in these libraries and imports nothing else.
 _KNOWN_LIBRARIES = ("envpool:", "hotloop:", "gymnax:", "brax:", "playground:")
-_SCHEDULE = re.compile(r"(linear|cosine|piecewise):[-+.,=\deE]*")
+_SCHEDULE = re.compile(r"(linear|cosine|piecewise|steps):[-+.,=\deE]*")
 _NEVER_SCHEDULED = ("algorithm", "network", "critic_network")
 _PLACES = ("runs_dir", "run_dir", "device")  # options that may hold a colon and name no module
 

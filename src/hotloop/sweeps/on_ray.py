@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import math
 import os
@@ -19,11 +20,14 @@ from hotloop.sweeps.runner import Plan, Runner, Unit
 from hotloop.sweeps.spaces import Choices, Range, Space
 from hotloop.sweeps.trainable import Work, train_trial
 from hotloop.sweeps.worker import packed
+from hotloop.system.processes import process_start
 from hotloop.training.options.constraints import scheduled
 
 # A training that is stopped has so long to write its last checkpoint.
 _THREAD_S = 30
 _STORED = "tune"
+_KEPT = 3  # checkpoints of a member
+_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 _ENV = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the sweep ends it
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # results are in one file
@@ -41,6 +45,7 @@ class OnRay:
         resources: that a trial takes: `num_cpus`, `num_gpus` and what nodes have besides; what is
             not there is taken from the trial's options.
         jobs: how many trials at a time; None: as many as there is room for.
+        runtime_env: of their processes, see Ray's `runtime_env`.
         generations: of a population.
         seed: of what a population changes.
     """
@@ -48,6 +53,7 @@ class OnRay:
     address: str | None
     resources: Mapping[str, float]
     jobs: int | None
+    runtime_env: Mapping[str, Any]
     generations: int
     seed: int
 
@@ -61,8 +67,8 @@ def import_tune() -> Any:
     from hotloop.rollouts.ray.cluster import import_ray
 
     os.environ.update({name: os.environ.get(name, value) for name, value in _ENV.items()})
-    import_ray()
     try:
+        import_ray()
         from ray import tune
     except ImportError as error:
         raise MissingExtraError(
@@ -74,23 +80,33 @@ def import_tune() -> Any:
 
 
 def resources_of(config: Any, given: Mapping[str, float]) -> dict[str, float]:
-    """Return what a trial takes of a node: by default a core, one for each worker, and its GPU."""
-    workers = config.workers if isinstance(config.workers, int) else 0
-    threads = config.torch_threads if isinstance(config.torch_threads, int) else 1
-    found: dict[str, float] = {"num_cpus": threads + workers}
-    if str(config.device).startswith("cuda"):
-        found["num_gpus"] = 1
-    return {**found, **given}
-
-
-def check_population(space: Space, config_class: type, plan: Plan) -> None:
-    """Refuse what population-based training can't change while it trains.
+    """Return what a trial takes of a node: by default a core, one for each worker, and its GPU.
 
     Raises:
-        ConfigError: an option of the space can't change, or there is no population.
+        ConfigError: it is nothing, or nobody says how many workers there are.
     """
+    if config.workers == "auto":
+        raise ConfigError("on Ray a trial must say how many `--workers` it has, got auto")
+    threads = config.torch_threads if isinstance(config.torch_threads, int) else 1
+    central = config.workers > 0 and config.inference != "worker"
+    found: dict[str, float] = {"num_cpus": threads + config.workers + central}
+    if str(config.device).startswith("cuda"):
+        found["num_gpus"] = 1
+    found |= given
+    if not any(found.values()):
+        raise ConfigError("`--trial-resources` must have one amount above 0: a trial takes some")
+    return found
+
+
+def check_population(space: Space, plan: Plan, generations: int) -> None:
+    """Refuse what population-based training can't do.
+
+    Raises:
+        ConfigError: an option of the space can't change while it trains, there is no population,
+            or generations are shorter than iterations.
+    """
+    config, may = plan.config, scheduled(type(plan.config))
     for name, one in space.items():
-        may = scheduled(config_class)
         if name not in may:
             raise ConfigError(
                 f"`--sampler pbt` changes options while they train, and `{name}` can't be: sweep "
@@ -108,6 +124,22 @@ def check_population(space: Space, config_class: type, plan: Plan) -> None:
     if plan.trials is None or plan.trials < 2:
         raise ConfigError(
             "`--sampler pbt` needs a population: pass `--trials`, 2 or more; 8 is a small one"
+        )
+    if plan.hours is not None:
+        raise ConfigError("`--hours` ends a sweep between trials, and a population is one whole")
+    if config.track:
+        raise ConfigError("`--track` follows one run, and members go on from one another's")
+    every = config.total_timesteps // generations
+    iteration = getattr(config, "num_steps", 1) * config.total_envs
+    if iteration > every:
+        raise ConfigError(
+            f"a generation has {every:,} steps, and an iteration {iteration:,}: lower "
+            "`--generations`, or train for longer"
+        )
+    interval = getattr(config, "eval_interval", None)
+    if plan.metric == "evaluation" and (interval is None or interval > every):
+        raise ConfigError(
+            f"each generation of {every:,} steps needs an evaluation: lower `--eval-interval`"
         )
 
 
@@ -128,41 +160,50 @@ class RayRunner(Runner):
     def _run(self, units: Iterator[Unit]) -> None:
         from hotloop.rollouts.ray.cluster import connected
 
+        first = next(units, None)
+        if first is None:  # all is done: Ray need not start
+            return
+        units = itertools.chain([first], units)
         tune = import_tune()
         wanted = resources_of(self.plan.config, self._where.resources)
         env = {"TUNE_FUNCTION_THREAD_TIMEOUT_S": str(_THREAD_S), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
         env["WANDB_RUN_GROUP"] = os.environ.get("WANDB_RUN_GROUP", self.directory.name)
-        num_cpus, runtime_env = wanted["num_cpus"], {"env_vars": env}
-        with connected(self._where.address, num_cpus=num_cpus, runtime_env=runtime_env) as ray:
-            _need_room(ray, wanted)
-            try:
-                self._tuned(tune, units, wanted)
-            finally:  # checkpoints of generations; the runs keep their own
-                shutil.rmtree(self.directory / _STORED, ignore_errors=True)
+        given = self._where.runtime_env
+        runtime_env = {**given, "env_vars": {**env, **given.get("env_vars", {})}}
+        num_cpus = wanted["num_cpus"] * (self._where.jobs or 1)
+        for path in self.directory.glob(f"{_STORED}-*"):  # of sweeps that were killed
+            if not process_start(int(path.name.rpartition("-")[2])):
+                shutil.rmtree(path, ignore_errors=True)
+        stored = f"{_STORED}-{os.getpid()}"
+        try:
+            with connected(self._where.address, num_cpus=num_cpus, runtime_env=runtime_env) as ray:
+                _need_room(ray, wanted)
+                self._tuned(tune, units, wanted, stored)
+        finally:  # checkpoints of generations; the runs keep their own
+            shutil.rmtree(self.directory / stored, ignore_errors=True)
         self._load()
         self._on_change(self)
 
-    def _tuned(self, tune: Any, units: Iterator[Unit], wanted: Mapping[str, float]) -> None:
-        """Have Tune run all of them."""
+    def _tuned(
+        self, tune: Any, units: Iterator[Unit], wanted: Mapping[str, float], stored: str
+    ) -> None:
+        """Have Tune run all of them, and store what it wants to in a directory of that name."""
         from ray.tune import PlacementGroupFactory
 
-        names = {"num_cpus": "CPU", "num_gpus": "GPU"}
-        bundle = {names.get(name, name): amount for name, amount in wanted.items() if amount}
+        bundle = {_NAMES.get(name, name): amount for name, amount in wanted.items() if amount}
         work = Work(
             algorithm=self.plan.algorithm,
             metric=self.plan.metric,
             directory=str(self.directory.resolve()),
             sys_path=[path or os.getcwd() for path in sys.path],
         )
-        told: dict[str, Any] = {"mode": "max", "metric": "score", "reuse_actors": True}
+        options: dict[str, Any] = {"mode": "max", "metric": "score", "reuse_actors": True}
         if self._space is None:
-            told |= self._searched(units)
+            options |= self._searched(units)
             space: dict[str, Any] = {}
         else:
             more, space, work = self._population(tune, units, self._space, work)
-            if not space:
-                return
-            told |= more
+            options |= more
 
         def trainable(given: dict[str, Any]) -> None:
             train_trial(given, work)
@@ -171,12 +212,13 @@ class RayRunner(Runner):
             tune.with_resources(trainable, PlacementGroupFactory([bundle])),
             param_space=space,
             tune_config=tune.TuneConfig(
-                trial_name_creator=_name, trial_dirname_creator=_name, **told
+                trial_name_creator=_run_of, trial_dirname_creator=_run_of, **options
             ),
             run_config=tune.RunConfig(
-                name=_STORED,
+                name=stored,
                 storage_path=str(self.directory.resolve()),
                 failure_config=tune.FailureConfig(max_failures=1),
+                checkpoint_config=tune.CheckpointConfig(num_to_keep=_KEPT),
                 verbose=0,
                 callbacks=[_callback(self)],
             ),
@@ -196,7 +238,10 @@ class RayRunner(Runner):
                 reduction_factor=3,
             ),
             "median": lambda: MedianStoppingRule(
-                time_attr="timesteps", grace_period=steps / 3, min_samples_required=4
+                time_attr="timesteps",
+                grace_period=steps / 3,
+                min_samples_required=4,
+                min_time_slice=sys.maxsize,  # it would pause trials, which have no checkpoints
             ),
         }
         scheduler = schedulers.get(self._pruner.name, FIFOScheduler)()
@@ -217,10 +262,10 @@ class RayRunner(Runner):
             taken = None if config is None else self._take(unit, config)
             if taken is not None:
                 self._load()
-                return {"run": self._name(unit), "config": packed(taken)}
+                return {"run": self._named_run(unit), "config": packed(taken)}
         return None
 
-    def _name(self, unit: Unit) -> str:
+    def _named_run(self, unit: Unit) -> str:
         """Return what Tune calls a run: as its directory is called."""
         name = self.directory_of(unit).name
         self._named[name] = unit
@@ -232,13 +277,13 @@ class RayRunner(Runner):
         """Return how Tune runs a population, its space, and what its members are told."""
         from ray.tune.search import BasicVariantGenerator
 
-        # Of one that was killed, those left would be compared to nobody: all of it is made again.
-        if any(one.state == "running" and one.purpose == "tune" for one in self._runs.values()):
-            self.results.forget(self.steps)
-            self._load()
+        # Something is missing: it was killed, and those left would be compared to nobody.
+        self.results.forget(self.steps)
+        self._load()
+        units = self._units()
         members = [unit for unit in units if self._take(unit, self.plan.config) is not None]
         self._load()
-        points = [{"run": self._name(unit), **unit.trial.params} for unit in members]
+        points = [{"run": self._named_run(unit), **unit.trial.params} for unit in members]
         domains = {name: _domain(tune, one) for name, one in space.items()}
         scheduler = _seeded(self._where.seed)(
             time_attr="generation",
@@ -248,26 +293,28 @@ class RayRunner(Runner):
             log_config=False,
             synch=True,  # the same seed gives the same population, whoever comes first
         )
-        told = {
+        options = {
             "scheduler": scheduler,
             "search_alg": BasicVariantGenerator(points_to_evaluate=points),
             "num_samples": len(points),
-            "max_concurrent_trials": self._where.jobs,
         }
         every = max(1, self.steps // self._where.generations)
         changes: dict[str, Any] = {"checkpoint_interval": every, "seed": self.plan.seeds[0]}
         if hasattr(self.plan.config, "save_replay"):
             changes["save_replay"] = True  # else a fork would begin with an empty buffer
+            changes["report_interval"] = min(self.plan.config.report_interval, every)
         config = packed(dataclasses.replace(self.plan.config, **changes))
         work = dataclasses.replace(work, config=config, generations=self._where.generations)
-        runs = {"run": tune.choice([point["run"] for point in points])} if points else {}
-        return told, {**runs, **domains} if runs else {}, work
+        runs = tune.choice([point["run"] for point in points])
+        return options, {"run": runs, **domains}, work
 
     def hear(self, name: str, result: Mapping[str, Any]) -> None:
         """Keep what a run has reported."""
         unit, score = self._named[name], result.get("score", math.nan)
         if unit.key in self._curves and "timesteps" in result and math.isfinite(score):
-            self._curves[unit.key].append((result["timesteps"], score))
+            # A process that was replaced begins again, or at its last checkpoint.
+            curve = [one for one in self._curves[unit.key] if one[0] < result["timesteps"]]
+            self._curves[unit.key] = [*curve, (result["timesteps"], score)]
 
     def hear_end(self, name: str, result: Mapping[str, Any], error: str) -> None:
         """Keep what has come of a run.
@@ -281,7 +328,8 @@ class RayRunner(Runner):
         if "ended" in result:
             state, score, reason, seconds = result["ended"]
             if result.get("became"):
-                self.results.note(unit.trial.number, {"became": result["became"]})
+                became = {**unit.trial.attrs.get("became", {}), str(self.steps): result["became"]}
+                self.results.note(unit.trial.number, {"became": became})
             self._finish(unit, state, score, reason, seconds)
         elif error:
             self._finish(unit, "failed", None, error, None)
@@ -290,22 +338,21 @@ class RayRunner(Runner):
             reason = f"{score:.4g} after {steps:,} steps: Ray Tune's {self._pruner.name} stopped it"
             self._finish(unit, "pruned", score, reason, result.get("time_total_s"))
 
-    def changed(self) -> None:
-        """Tell who looks on."""
+    def look(self) -> None:
+        """Show where the sweep stands; raises what ends it."""
         self._on_change(self)
 
 
-def _name(trial: Any) -> str:
+def _run_of(trial: Any) -> str:
     """Return what Tune calls a trial, and its directory: as the run that it begins as."""
     return trial.config["run"]
 
 
 def _need_room(ray: Any, wanted: Mapping[str, float]) -> None:
     """Refuse trials that no node has room for."""
-    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for node in nodes:
-        if all(node.get(names.get(name, name), 0) >= amount for name, amount in wanted.items()):
+        if all(node.get(_NAMES.get(name, name), 0) >= amount for name, amount in wanted.items()):
             return
     each = ", ".join(f"`{name}` {amount:g}" for name, amount in wanted.items())
     most = ", ".join(
@@ -341,12 +388,22 @@ def _seeded(seed: int) -> Any:
     from ray.tune.schedulers import PopulationBasedTraining
 
     class Seeded(PopulationBasedTraining):
-        """Draws anew for each generation."""
+        """Draws anew for each generation, and waits for nobody who is gone."""
 
         def on_trial_result(self, tune_controller: Any, trial: Any, result: Any) -> str:
             random.seed(f"{seed} {result['generation']}")
             np.random.seed([seed, result["generation"]])  # noqa: NPY002
             return super().on_trial_result(tune_controller, trial, result)
+
+        def choose_trial_to_run(self, tune_controller: Any) -> Any:
+            chosen = super().choose_trial_to_run(tune_controller)
+            live = [one for one in tune_controller.get_trials() if not one.is_finished()]
+            if chosen is None and live and all(one.status == one.PAUSED for one in live):
+                # The last one of a generation failed: nobody else would say that it is over.
+                reached = max(self._trial_state[one].last_train_time for one in live)
+                self._next_perturbation_sync = reached + 1
+                chosen = super().choose_trial_to_run(tune_controller)
+            return chosen
 
     return Seeded
 
@@ -405,10 +462,10 @@ def _callback(runner: RayRunner) -> Any:
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
             error = trial.get_error()
-            text = " ".join(str(error).split()) if error else "its process ended"
-            self._runner.hear_end(str(trial), {}, shortened(text))
+            lines = str(error).strip().splitlines() or ["its process ended"]
+            self._runner.hear_end(str(trial), {}, shortened(lines[-1].strip()))
 
         def on_step_end(self, iteration: int, trials: Any, **_: Any) -> None:
-            self._runner.changed()
+            self._runner.look()
 
     return Heard(runner)

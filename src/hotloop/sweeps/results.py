@@ -46,10 +46,13 @@ class Trial(NamedTuple):
     params: dict[str, Any]
     attrs: dict[str, Any]
 
-    @property
-    def became(self) -> dict[str, Any]:
-        """Its options, those that changed while it trained as the schedules that they were."""
-        return {**self.params, **self.attrs.get("became", {})}
+    def became(self, steps: int) -> dict[str, Any]:
+        """Return its options; those that changed while it trained, as the schedules they were.
+
+        Args:
+            steps: of its training.
+        """
+        return {**self.params, **self.attrs.get("became", {}).get(str(steps), {})}
 
 
 class Run(NamedTuple):
@@ -210,9 +213,9 @@ class Results(ResultsFile):
             )
 
     def forget(self, steps: int) -> None:
-        """Forget all runs of tuning with a budget: they are made again."""
+        """Forget all runs with a budget: they are made again."""
         with self._transaction():
-            self._sqlite.execute("DELETE FROM runs WHERE purpose = 'tune' AND steps = ?", (steps,))
+            self._sqlite.execute("DELETE FROM runs WHERE steps = ?", (steps,))
 
     def export(self, path: Path) -> None:
         """Write a row for each run, with its trial's options: Parquet.
@@ -221,10 +224,10 @@ class Results(ResultsFile):
             MissingExtraError: pyarrow is not installed.
             OutputError: the file can't be written.
         """
-        params = {trial.number: trial.params for trial in self.trials()}
+        trials = {trial.number: trial for trial in self.trials()}
         rows = [
             {**one._asdict(), "curve": json.dumps(one.curve)}
-            | {f"param.{name}": json.dumps(x) for name, x in params[one.trial].items()}
+            | {f"param.{n}": json.dumps(x) for n, x in trials[one.trial].became(one.steps).items()}
             for one in self.runs()
         ]
         write(path, rows)

@@ -147,7 +147,6 @@ class Runner:
         self._sampler, self._pruner, self._on_change = sampler, pruner, on_change
         self.directory = results.path.with_suffix("")
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._pool = Pool(plan.jobs, self.directory / "output.log")
         self._curves: dict[tuple[int, int, str], list[tuple[int, float]]] = {}
         self._stopped: dict[tuple[int, int, str], str] = {}
         self._no_more: dict[int, str] = {}
@@ -237,6 +236,7 @@ class Runner:
 
     def _run(self, units: Iterator[Unit]) -> None:
         has_more = True
+        self._pool = Pool(self.plan.jobs, self.directory / "output.log")
         try:
             while has_more or self._pool.is_at_work:
                 while has_more and not self._is_over():
@@ -325,7 +325,7 @@ class Runner:
     def _config(self, unit: Unit) -> Any:
         """Return the configuration of a run; None: there is none, which is written down."""
         trial = unit.trial
-        params = from_json(trial.became if unit.purpose == "test" else trial.params)
+        params = from_json(trial.became(self.steps) if unit.purpose == "test" else trial.params)
         try:
             return dataclasses.replace(self.plan.config, **params, seed=unit.seed)
         except ValueError as error:  # options that don't go together

@@ -123,7 +123,7 @@ class _Trial:
                 position.timesteps, base.total_timesteps, self._work.generations
             )
             self.timesteps = position.timesteps
-            self.schedules = {name: changed(before[name], at, x) for name, x in values.items()}
+            self.schedules = {name: with_change(before[name], at, x) for name, x in values.items()}
             config = dataclasses.replace(base, **self.schedules)
             fork(Path(source), self._run_dir, config)
         return config, self._run_dir
@@ -162,7 +162,7 @@ def _generation(timesteps: int, total: int, generations: int) -> int:
     return timesteps * generations // total
 
 
-def changed(schedule: str, at: float, value: float) -> str:
+def with_change(schedule: str, at: float, value: float) -> str:
     """Return the schedule that is as it was until a progress, and a value from there on.
 
     Args:
