@@ -7,6 +7,8 @@ INSTALL ?= -e .
 EXTRAS ?= train,mujoco,dev
 # Processes that run the tests; 0: one after another.
 JOBS ?= auto
+# Those that run the slow ones.
+SLOW_JOBS ?= 0
 # More of pytest's options: --no-skips fails what is skipped for no reason on tests/conftest.py's list.
 OPTIONS ?=
 BIN := $(VENV)/bin
@@ -47,7 +49,8 @@ test-quick: $(VENV)/installed
 
 # Whole trainings, five seeds each.
 test-slow: $(VENV)/installed
-	$(BIN)/python -m pytest $(OPTIONS) -m "slow and not gpu and not faults"
+	$(BIN)/python -m pytest $(OPTIONS) -n $(SLOW_JOBS) --dist loadfile \
+		-m "slow and not gpu and not faults"
 
 # Kills, full disks, damaged files (docs/faults.md): twenty minutes at most. Disks are mounted in a
 # namespace of its own where that is allowed, and left out where nothing is.

@@ -16,7 +16,7 @@ from hotloop.bandits import (
     Gaussian,
     RandomWalk,
     compare,
-    plans,
+    plan,
     run,
 )
 from hotloop.errors import ConfigError
@@ -106,6 +106,6 @@ def test_curves_that_do_not_fit_are_refused(monkeypatch):
 
 def test_tables_are_the_same_in_pieces(monkeypatch):
     whole = run(MOSS(), num_runs=64, num_steps=1000)
-    monkeypatch.setattr(plans, "_PIECE", 7)
+    monkeypatch.setattr(plan, "_PIECE", 7)
     pieces = run(MOSS(), num_runs=64, num_steps=1000)
     np.testing.assert_array_equal(whole.mean_reward, pieces.mean_reward)

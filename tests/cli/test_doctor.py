@@ -80,7 +80,7 @@ def test_the_extras_are_those_there_are():
     text = (ROOT / "pyproject.toml").read_text()
     table = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
     names = set(re.findall(r"^([a-z0-9]+) = \[", table, re.MULTILINE))
-    assert doctor.EXTRAS.keys() == names - {"bench", "dev", "all"}
+    assert doctor.EXTRAS.keys() == names - {"bench", "dev", "docs", "all"}
 
 
 def test_presets(capsys):

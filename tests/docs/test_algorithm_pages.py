@@ -73,5 +73,6 @@ def test_links_lead_to_pages_and_headings():
         for link, anchor in found(page.read_text(encoding="utf-8")):
             target = (page.parent / link).resolve() if link else page
             assert target.exists(), f"{page.name}: {link}"
-            if anchor and target.suffix == ".md":
+            # The reference's are made with the site, and looked at there.
+            if anchor and target.suffix == ".md" and target.parent.name != "reference":
                 assert anchor in anchors(target), f"{page.name}: {link}#{anchor}"
