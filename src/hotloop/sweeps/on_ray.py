@@ -400,7 +400,10 @@ def _seeded(seed: int) -> Any:
             live = [one for one in tune_controller.get_trials() if not one.is_finished()]
             if chosen is None and live and all(one.status == one.PAUSED for one in live):
                 # The last one of a generation failed: nobody else would say that it is over.
-                reached = max(self._trial_state[one].last_train_time for one in live)
+                states = [self._trial_state[one] for one in live]
+                reached = max(state.last_train_time for state in states)
+                for state in states:
+                    state.last_perturbation_time = reached
                 self._next_perturbation_sync = reached + 1
                 chosen = super().choose_trial_to_run(tune_controller)
             return chosen
