@@ -47,6 +47,7 @@ napoleon_use_rtype = False
 python_maximum_signature_line_length = 88
 
 html_theme = "furo"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False

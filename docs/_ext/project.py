@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _DECLARED = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-_URL = re.search(r'^(?:Repository|repository|Source) = "(https://[^"]+)"', _DECLARED, re.MULTILINE)
+_URL = re.search(r'^(?:Repository|Source|Homepage) = "(https://[^"]+)"', _DECLARED, re.MULTILINE)
 
 REPOSITORY = (_URL[1] if _URL else "https://github.com/hotloop/hotloop").rstrip("/") + "/"
 VERSION = re.search(
