@@ -407,10 +407,9 @@ def _on_ray(own: argparse.Namespace, space: Space, plan: Plan) -> Callable[..., 
             if getattr(own, name):
                 raise ConfigError(f"a population is trained together: leave `--{name}` out")
     import_tune()
-    resources_of(plan.config, _resources(own.trial_resources))
     where = OnRay(
         address=own.ray_address,
-        resources=_resources(own.trial_resources),
+        resources=resources_of(plan.config, _resources(own.trial_resources)),
         runtime_env=_runtime_env(own.ray_runtime_env),
         jobs=plan.jobs if own.jobs else None,
         generations=own.generations or GENERATIONS,

@@ -42,8 +42,7 @@ class OnRay:
 
     Attributes:
         address: of a cluster; None: one is started here, and ended.
-        resources: that a trial takes: `num_cpus`, `num_gpus` and what nodes have besides; what is
-            not there is taken from the trial's options.
+        resources: that a trial takes, see `resources_of`.
         jobs: how many trials at a time; None: as many as there is room for.
         runtime_env: of their processes, see Ray's `runtime_env`.
         generations: of a population.
@@ -81,6 +80,10 @@ def import_tune() -> Any:
 
 def resources_of(config: Any, given: Mapping[str, float]) -> dict[str, float]:
     """Return what a trial takes of a node: by default a core, one for each worker, and its GPU.
+
+    Args:
+        config: of the trials.
+        given: `num_cpus`, `num_gpus` and what nodes have besides; it comes first.
 
     Raises:
         ConfigError: it is nothing, or nobody says how many workers there are.
@@ -165,7 +168,7 @@ class RayRunner(Runner):
             return
         units = itertools.chain([first], units)
         tune = import_tune()
-        wanted = resources_of(self.plan.config, self._where.resources)
+        wanted = self._where.resources
         env = {"TUNE_FUNCTION_THREAD_TIMEOUT_S": str(_THREAD_S), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
         env["WANDB_RUN_GROUP"] = os.environ.get("WANDB_RUN_GROUP", self.directory.name)
         given = self._where.runtime_env
@@ -202,7 +205,7 @@ class RayRunner(Runner):
             options |= self._searched(units)
             space: dict[str, Any] = {}
         else:
-            more, space, work = self._population(tune, units, self._space, work)
+            more, space, work = self._population(tune, self._space, work)
             options |= more
 
         def trainable(given: dict[str, Any]) -> None:
@@ -272,7 +275,7 @@ class RayRunner(Runner):
         return name
 
     def _population(
-        self, tune: Any, units: Iterator[Unit], space: Space, work: Work
+        self, tune: Any, space: Space, work: Work
     ) -> tuple[dict[str, Any], dict[str, Any], Work]:
         """Return how Tune runs a population, its space, and what its members are told."""
         from ray.tune.search import BasicVariantGenerator
@@ -280,8 +283,7 @@ class RayRunner(Runner):
         # Something is missing: it was killed, and those left would be compared to nobody.
         self.results.forget(self.steps)
         self._load()
-        units = self._units()
-        members = [unit for unit in units if self._take(unit, self.plan.config) is not None]
+        members = [unit for unit in self._units() if self._take(unit, self.plan.config) is not None]
         self._load()
         points = [{"run": self._named_run(unit), **unit.trial.params} for unit in members]
         domains = {name: _domain(tune, one) for name, one in space.items()}
