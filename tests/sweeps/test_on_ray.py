@@ -235,6 +235,13 @@ def test_a_population_with_a_replay_buffer(ray, tmp_path):
     results.close()
     assert len(trials) == 3
     assert any("," in trial.became(1500)["learning_rate"] for trial in trials)
+    for trial in trials:
+        again = tmp_path / f"again_{trial.number}"
+        rate = trial.became(1500)["learning_rate"]
+        options = ["--learning-rate", rate, "--run-dir", str(again), "--seed", "1"]
+        assert main(["train", *given, *options]) == 0
+        run_dir = tmp_path / "one" / f"trial_{trial.number:04}__seed_1__1500"
+        assert learned(again) == learned(run_dir)
 
 
 @pytest.mark.slow

@@ -118,7 +118,9 @@ class _Trial:
             stored = RunDirectory.open(source)
             position = Position.from_json(stored.checkpoints.load().state)
             before = {name: str(stored.config["config"][name]) for name in values}
-            at = position.timesteps / base.total_timesteps
+            # An iteration goes by the progress at its start, but off policy by that at its end.
+            first = position.timesteps + (position.replay is not None)
+            at = min(1.0, first / base.total_timesteps)
             self.generation = _generation(
                 position.timesteps, base.total_timesteps, self._work.generations
             )
