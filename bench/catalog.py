@@ -244,6 +244,7 @@ BENCHES: dict[str, Bench] = {
             Table(ROLLOUTS, "workers start", rollouts.start_table),
             Table(ROLLOUTS, "workers ppo", rollouts.ppo_table),
             Table(ROLLOUTS, "workers auto", rollouts.auto_table),
+            Table(ROLLOUTS, "workers central", rollouts.central_table),
             Table(CLUSTER, "cluster plan", rollouts.plan_table),
             Table(CLUSTER, "cluster ray", rollouts.ray_table),
             Table(CLUSTER, "cluster costs", rollouts.ray_costs_table),

@@ -40,6 +40,9 @@ Parts, each of which is stored by itself, with the machine and all libraries' ve
 - `plan`: what `hotloop plan` forecasts of it, and what is measured, on 1, 2, 4 and 8 nodes of 8
   workers. `rollouts_plan.json`: `rows`: `nodes`, `workers`, `schedule`, `forecast` (transitions a
   second) and the figures of `measure.sample`; `only`: forecasts alone, of 256 and 1,024 workers.
+- `central`: a network of images, asked by each worker or by one process for all, on this machine
+  and on Ray. `rollouts_central.json`: `ways`, by name: the figures of `central.act_centrally`;
+  `about`.
 
 A figure is {"median", "min", "max"}; what could not be measured is {"missing": why}.
 """
@@ -53,6 +56,7 @@ from typing import Any
 
 from bench.parts import run_parts
 from bench.rollouts.arithmetic import loaded, rates, uneven
+from bench.rollouts.central import central
 from bench.rollouts.clusters import on_ray, plan
 from bench.rollouts.curves import curves
 from bench.rollouts.environments import CARTPOLE, UNEVEN
@@ -401,6 +405,7 @@ RUN: dict[str, Callable[[Scale, int], None]] = {
     "auto": auto,
     "ray": on_ray,
     "plan": plan,
+    "central": central,
 }
 
 

@@ -22,6 +22,7 @@ STEPS, STEP_S, RESETS, RESET_S, SINCE = range(5)
 _SIZE = 8 * 5
 # What the environments are asked for by.
 UNEVEN, IDLE, CARTPOLE = f"{__name__}:Uneven", f"{__name__}:Idle", "CartPole-v1"
+SEEN = f"{__name__}:Seen"
 
 
 class Uneven(gymnasium.Env[Any, Any]):
@@ -109,6 +110,24 @@ class Idle(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         """Nothing."""
         return self._obs, 0.0, False, False, {}
+
+
+class Seen(gymnasium.Env[Any, Any]):
+    """Sleeps 5 ms in each step, and gives an image of noise."""
+
+    observation_space = Box(0, 255, (84, 84, 4), np.uint8)
+    action_space = Discrete(6)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Draw the images that there are."""
+        super().reset(seed=seed)
+        self._images = self.np_random.integers(0, 256, (16, 84, 84, 4), np.uint8)
+        return self._images[0], {}
+
+    def step(self, action: Any) -> Any:
+        """Sleep."""
+        time.sleep(0.005)
+        return self._images[self.np_random.integers(16)], 0.0, False, False, {}
 
 
 class Slept(NamedTuple):

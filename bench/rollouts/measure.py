@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from bench.measuring import Missing
+from bench.rollouts.central import act_centrally
 from bench.rollouts.clusters import (
     fragments_on_ray,
     recover_on_ray,
@@ -270,6 +271,7 @@ def choose(
 
 WAYS: dict[str, Callable[..., dict[str, float]]] = {
     "sample": sample,
+    "act_centrally": act_centrally,
     "bare": bare,
     "fragments": fragments,
     "start": start,

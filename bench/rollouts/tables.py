@@ -225,6 +225,19 @@ def ray_costs_table() -> str:
     )
 
 
+def central_table() -> str:
+    """Who asks the network of images."""
+    result = storage.load("rollouts_central")
+    rows = [["", "transitions/s", "CPU time of each, ms", "memory of the processes, MiB"]]
+    for name, way in result["ways"].items():
+        rows.append(
+            [result["about"][name], why(way["missing"]), "", ""]
+            if "missing" in way
+            else [result["about"][name], *(scaled(way[x], 1.0) for x in ("rate", "cpu_ms", "mib"))]
+        )
+    return table(*rows)
+
+
 def plan_table() -> str:
     """What is forecast beside what is measured."""
     result = storage.load("rollouts_plan")

@@ -605,3 +605,27 @@ def test_a_module_cannot_be_of_streams():
         ConfigError, match="this head's layers are hotloop's own, and a module gives"
     ):
         actor(ACTORS["greedy"], "dueling", network=nets.ActorNet)
+
+
+@pytest.mark.parametrize(
+    "device", ["cpu:0", pytest.param("cuda", marks=pytest.mark.gpu)]
+)  # of its own name the host counts as a device
+@pytest.mark.parametrize("kind", [None, "gru:4"])
+def test_what_another_device_computes_is_the_same(device, kind):
+    net = actor_critic(nets.Spaces(IMAGES, DISCRETE), network="impala", memory=kind)
+    first, second = (moved(net.initial_parameters(seed)) for seed in (1, 2))
+    here = ActingPolicy(net, PolicySnapshot(1, first))
+    there = ActingPolicy(net, PolicySnapshot(1, first), device=device)
+    tolerance = {"rtol": 0, "atol": 0} if device == "cpu:0" else {"rtol": 1e-4, "atol": 1e-4}
+    for version, params in ((1, first), (2, second)):
+        for policy in (here, there):
+            policy.load(PolicySnapshot(version, params))
+        for count in (3, 5):
+            obs = observations(IMAGES, count)
+            remembered = [policy.new_memory(count) for policy in (here, there)]
+            both = zip((here, there), remembered, strict=True)
+            told = [policy.head_and_value(obs, None, memory) for policy, memory in both]
+            for own, others in zip(*told, strict=True):
+                np.testing.assert_allclose(others, own, **tolerance)
+            if kind is not None:
+                np.testing.assert_allclose(*remembered, **tolerance)

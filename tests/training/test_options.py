@@ -475,6 +475,7 @@ def test_which_may_change():
         *("eval_interval", "eval_episodes", "eval_videos"),
         *("backend", "inference", "step_timeout_s", "max_failures"),
         *("ray_address", "worker_resources", "workers_per_node", "ray_runtime_env"),
+        *("inference_actors", "inference_resources"),
     }
     assert may_change(Config) == shared
     kept = {"save_replay", "replay_device", "updates_per_launch", "report_interval"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 from hotloop.policies.twin import TwinForward
 from hotloop.types import Array
 
+if TYPE_CHECKING:
+    from hotloop.policies.torch_acting import TorchForward
+
 
 class ActingPolicy:
     """A network that acts.
@@ -35,6 +38,7 @@ class ActingPolicy:
         network: what acts.
         snapshot: its parameters.
         exploration: how it departs from what it thinks best in `draw_noise` and `choose`.
+        device: where networks are computed that act through torch; perceptrons need none.
 
     Attributes:
         network: what acts.
@@ -53,6 +57,7 @@ class ActingPolicy:
         snapshot: PolicySnapshot,
         *,
         exploration: Exploration | None = None,
+        device: str = "cpu",
     ) -> None:
         self.network = network
         self.exploration = exploration
@@ -60,15 +65,8 @@ class ActingPolicy:
         self._has_memory = network.memory_size > 0
         self._head = network.make_head(exploration)
         self._limits = action_limits(network.action_spec)
-        if network.layers.twin is not None:
-            self._forward = TwinForward(network.layers.twin)
-            self.tells_value = False
-        else:
-            # Torch is imported only for those who brought it along.
-            from hotloop.policies.torch_acting import TorchForward
-
-            self._forward = TorchForward(*network.layers.torch_module(), network.obs_spec.dtype)
-            self.tells_value = network.has_value
+        self.tells_value = network.has_value and network.layers.twin is None
+        self._forward = self._make_forward(device)
         self._rng = np.random.default_rng(0)
         self._writer: RowWriter | None = None
         self._masks: MaskWriter | None = None
@@ -78,6 +76,15 @@ class ActingPolicy:
             self._masks = MaskWriter(network.action_spec)
             self._num_features = network.obs_spec.shape[0] - mask_size
         self.load(snapshot)
+
+    def _make_forward(self, device: str) -> TwinForward | TorchForward:
+        layers = self.network.layers
+        if layers.twin is not None:
+            return TwinForward(layers.twin)
+        # Torch is imported only for those who brought it along.
+        from hotloop.policies.torch_acting import TorchForward
+
+        return TorchForward(*layers.torch_module(), self.network.obs_spec.dtype, device)
 
     @property
     def memory_size(self) -> int:
@@ -215,6 +222,19 @@ class ActingPolicy:
         assert not isinstance(self._forward, TwinForward)
         assert self._forward.last_value is not None
         return self._forward.last_value
+
+    def head_and_value(
+        self, obs: Array, out: Array | None, memory: Array | None
+    ) -> tuple[Array, Array | None]:
+        """Return what `head` gives, and V(obs), (B,); None: there is no value function."""
+        head = self.head(obs, out, memory)
+        if self.tells_value:
+            return head, self.last_value()
+        if not self.has_value:
+            return head, None
+        if memory is not None:
+            return head, self.remembered_value(memory)
+        return head, self.value(obs)
 
     def needs_head(self, noise: Array) -> bool:
         """Return whether `choose` looks at `head`, with `noise`, (B, K), of one step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,6 +23,7 @@ class TorchForward:
         module: gives the head, or head and value, from observations.
         params: its parameters, by name.
         obs_dtype: of observations where nothing scales them; also an attribute.
+        device: where it is computed.
 
     Attributes:
         last_value: float32, (B,), beside the last `head`, until the next one; None: there is none.
@@ -29,9 +31,18 @@ class TorchForward:
 
     last_value: Array | None = None
 
-    def __init__(self, module: nn.Module, params: Mapping[str, Tensor], obs_dtype: str) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        params: Mapping[str, Tensor],
+        obs_dtype: str,
+        device: str = "cpu",
+    ) -> None:
         self.obs_dtype = np.dtype(obs_dtype)
-        self._module = module
+        self._device = torch.device(device)
+        self._is_on_host = self._device == torch.device("cpu")
+        self._on_host = module
+        self._module = module if self._is_on_host else copy.deepcopy(module).to(self._device)
         self._params = {name: param.detach().numpy() for name, param in params.items()}
         self._input = np.empty(0, np.float32)
 
@@ -45,6 +56,8 @@ class TorchForward:
         """Compute with what the parameters have become, which were changed in place."""
         for name, param in self._params.items():
             np.copyto(param, self._snapshot.params[name])
+        if not self._is_on_host:
+            self._module.load_state_dict(self._on_host.state_dict())
 
     def head(self, obs: Array, out: Array | None, memory: Array | None = None) -> Array:
         """Return the outputs: float32, (B, H), from (B, *obs_shape); `memory` changes in place."""
@@ -69,9 +82,16 @@ class TorchForward:
             self._obs = torch.from_numpy(self._input)
         np.copyto(self._input, obs, casting="unsafe")
         with torch.inference_mode():
+            seen = self._obs if self._is_on_host else self._obs.to(self._device)
             if memory is None:
-                outputs = self._module(self._obs)
-                return (outputs,) if isinstance(outputs, Tensor) else outputs
-            *outputs, following = self._module(self._obs, torch.from_numpy(memory))
+                outputs = self._module(seen)
+                return self._to_host((outputs,) if isinstance(outputs, Tensor) else outputs)
+            before = torch.from_numpy(memory)
+            if not self._is_on_host:
+                before = before.to(self._device)
+            *outputs, following = self._to_host(self._module(seen, before))
             np.copyto(memory, following.numpy())
             return tuple(outputs)
+
+    def _to_host(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return outputs if self._is_on_host else tuple(one.cpu() for one in outputs)

@@ -63,6 +63,8 @@ def make_environments(
             resources=config.worker_resources,
             workers_per_node=config.workers_per_node,
             runtime_env=config.ray_runtime_env,
+            num_inference=config.inference_actors if config.inference == "central" else 0,
+            inference_resources=config.inference_resources,
         )
     if config.has_workers:
         from hotloop.rollouts.workers.pool import WorkerPool

@@ -179,7 +179,6 @@ def test_environments_that_fail_too_often_end_it(tmp_path):
     ("options", "message"),
     [
         ({"workers": 0}, "`backend` 'ray' needs a number of `workers`, got 0: set it"),
-        ({"inference": "central"}, "needs workers of this machine, got `backend` 'ray'"),
         ({"worker_resources": {"num_cpus": -1}}, "`worker_resources` are numbers"),
         ({"backend": "processes", "ray_address": "a:1"}, "`ray_address` is for `backend` 'ray'"),
     ],

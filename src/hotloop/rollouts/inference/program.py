@@ -186,13 +186,9 @@ class Inference:
             memory = after
             np.copyto(memory, before)
         with span("forward"):
-            policy.head(obs, head, memory)
-            if policy.tells_value:
-                value[...] = policy.last_value()
-            elif memory is not None and policy.has_value:
-                value[...] = policy.remembered_value(memory)
-            elif policy.has_value:
-                value[...] = policy.value(obs)
+            told = policy.head_and_value(obs, head, memory)[1]
+            if told is not None:
+                value[...] = told
 
     def _evaluate(self, worker: int) -> None:
         """Value what follows rows that a worker has made."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import json
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,8 @@ from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.ray.alarm import Alarm
 from hotloop.rollouts.ray.group import MOST_AHEAD
-from hotloop.rollouts.ray.node_watch import directory_on
+from hotloop.rollouts.ray.inference import AskingPolicy, owned
+from hotloop.rollouts.ray.recording import Recorded, record
 from hotloop.rollouts.state import memory_of, running_episodes
 from hotloop.timing import span
 from hotloop.types import PER_STEP, Array, Episode, Fragment
@@ -36,9 +35,7 @@ class Making:
         num_envs: of its own.
         options: for `make_vec`.
         longest_s: that a step of all its environments may take; None: any time.
-        timing_dir: where it records on the learner's node; empty: nowhere.
-        learner_node, job: of Ray. On another node it records where a `NodeWatch` finds it.
-        profile: how the learner is profiled, as `hotloop profile` tells its processes; empty: not.
+        recorded: where it records.
     """
 
     worker: int
@@ -46,10 +43,7 @@ class Making:
     num_envs: int
     options: Mapping[str, Any]
     longest_s: float | None
-    timing_dir: str
-    learner_node: str
-    job: str
-    profile: str
+    recorded: Recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +59,7 @@ class Plan:
         first_row: steps of each of its environments so far.
         resume: number and hash of each environment's episode, from which another run is gone on
             with; `arrays` has their actions.
+        inference: the actor that computes the network; None: this one does.
     """
 
     network: Mapping[str, Any]
@@ -75,6 +70,7 @@ class Plan:
     first_row: int
     resume: Sequence[tuple[int, str]] | None = None
     arrays: Mapping[str, Array] = field(default_factory=dict)
+    inference: Any = None
 
 
 class Ready(NamedTuple):
@@ -119,11 +115,8 @@ class Actor:
     """
 
     def __init__(self, making: Making) -> None:
-        import ray
-
         os.environ["HOTLOOP_WORKER"] = str(making.worker)
-        self._node = ray.get_runtime_context().get_node_id()
-        _record(making, self._node)
+        self._node = record(making.recorded)
         self._alarm = Alarm(making.longest_s)
         self._next_part = 0
         self._parts: deque[Part] = deque(maxlen=MOST_AHEAD)
@@ -156,7 +149,14 @@ class Actor:
         if plan.exploration is not None:
             fields = {**plan.exploration, "epsilon": tuple(plan.exploration["epsilon"])}
             explores = Exploration(**fields)
-        self._policy = ActingPolicy(network, _own(snapshot), exploration=explores)
+        if plan.inference is None:
+            self._policy = ActingPolicy(network, owned(snapshot), exploration=explores)
+        else:
+            import ray
+
+            self._policy = AskingPolicy(
+                network, snapshot, exploration=explores, ray=ray, inference=plan.inference
+            )
         envs, first_env = self._envs, plan.first_env
         self._slot = Slot.allocate(plan.num_rows, envs.num_envs, network, first_env=first_env)
         self._collector = Collector(envs, self._policy, seed=plan.seed, first_env=first_env)
@@ -169,12 +169,13 @@ class Actor:
         )
         return restarted, self._collector.obs
 
-    def collect(self, snapshot: PolicySnapshot, number: int) -> Part:
+    def collect(self, snapshot: PolicySnapshot, number: int, weights: list[Any]) -> Part:
         """Make the next rows, or return again what was made already and did not arrive.
 
         Args:
             snapshot: that acts.
             number: of the part, counted from 0.
+            weights: where the snapshot lies in Ray's store, for who computes the network.
 
         Raises:
             Lost: another actor may do better.
@@ -184,9 +185,11 @@ class Actor:
             return self._parts[number - self._next_part]
         self._waiting.close()
         collector, slot, policy = self._collector, self._slot, self._policy
+        if isinstance(policy, AskingPolicy):
+            policy.read(weights)
         if snapshot.version != policy.version:
             with span("load_weights", kind="transfer"):
-                policy.load(_own(snapshot))
+                policy.load(snapshot if isinstance(policy, AskingPolicy) else owned(snapshot))
         try:
             if not collector.has_begun:
                 self._alarm.begins()
@@ -224,22 +227,6 @@ class Actor:
         timing.stop()
 
 
-def _record(making: Making, node: str) -> None:
-    """Record this process from here on; where the learner is profiled, profile it."""
-    timing_dir = making.timing_dir
-    is_elsewhere = node != making.learner_node
-    own = directory_on(node, making.job)
-    if making.profile and "HOTLOOP_PROFILE" not in os.environ:
-        settings = json.loads(making.profile)
-        if is_elsewhere:
-            settings["directory"] = own
-        os.environ["HOTLOOP_PROFILE"] = json.dumps(settings)
-        importlib.import_module("hotloop.profiler.collect.processes").begin_in_child()
-    if timing_dir and (is_elsewhere or os.path.isdir(timing_dir)):
-        directory = os.path.join(own, "timing") if is_elsewhere else timing_dir
-        timing.start(directory, component=f"worker-{making.worker}")
-
-
 def joined(parts: Sequence[Part], first_env: int) -> Fragment:
     """Return the rows of parts that follow each other as one fragment."""
     fields: dict[str, Any] = dict(parts[0].fields)
@@ -252,9 +239,3 @@ def joined(parts: Sequence[Part], first_env: int) -> Fragment:
     return Fragment(
         **fields, policy_version=int(versions.min()), versions=versions, first_env=first_env
     )
-
-
-def _own(snapshot: PolicySnapshot) -> PolicySnapshot:
-    """Return one whose arrays may be written to: those of Ray's store may not."""
-    params = {name: array.copy() for name, array in snapshot.params.items()}
-    return PolicySnapshot(snapshot.version, params, snapshot.obs_scale)

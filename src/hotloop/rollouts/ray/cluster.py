@@ -151,29 +151,32 @@ def _need_answer(address: str) -> None:
         ) from error
 
 
-def need_resources(ray: Any, wanted: Mapping[str, float], num_workers: int) -> None:
-    """Refuse workers that the cluster has no room for.
+def need_resources(ray: Any, wanted: Mapping[str, tuple[Mapping[str, float], int]]) -> None:
+    """Refuse actors that the cluster has no room for.
 
     Args:
         ray: connected.
-        wanted: by each worker: `num_cpus`, `num_gpus`, and what nodes have besides.
-        num_workers: how many of them.
+        wanted: by each actor of a kind, and how many there are of it: `num_cpus`, `num_gpus`, and
+            what nodes have besides.
 
     Raises:
         ConfigError: there is less.
     """
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     there = ray.cluster_resources()
-    for name, each in wanted.items():
-        has = there.get(names.get(name, name), 0.0)
-        if each * num_workers > has:
+    for name in sorted({name for resources, _ in wanted.values() for name in resources}):
+        has, needed, each = there.get(names.get(name, name), 0.0), 0.0, list[str]()
+        for kind, (resources, count) in wanted.items():
+            if amount := resources.get(name, 0.0):
+                needed += amount * count
+                each.append(f"{count} {kind}s of `{name}` {amount:g} each")
+        if needed > has:
             known = ", ".join(
                 f"{key} {value:g}" for key, value in sorted(there.items()) if ":" not in key
             )
             raise ConfigError(
-                f"{num_workers} workers of `{name}` {each:g} each need {each * num_workers:g}, and "
-                f"the cluster has {has:g}: use fewer `workers`, lower `worker_resources`, or add "
-                f"nodes (there are {known})"
+                f"{' and '.join(each)} need {needed:g}, and the cluster has {has:g}: use fewer "
+                f"`workers`, lower `worker_resources`, or add nodes (there are {known})"
             )
 
 
@@ -200,18 +203,18 @@ def need_store(ray: Any, parts: int, part_bytes: int, weights_bytes: int) -> Non
         )
 
 
-def of_actor(error: Exception, worker: int) -> HotloopError:
-    """Return an actor's error as what it was, with the actor's number."""
+def of_actor(error: Exception, name: str) -> HotloopError:
+    """Return an actor's error as what it was, with the actor's name."""
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, HotloopError):
-        return type(cause)(f"worker {worker}: {cause}")
+        return type(cause)(f"{name}: {cause}")
     text = first_line(cause)
     if "hotloop" in text and isinstance(cause, ModuleNotFoundError):
         return ConfigError(
-            f"worker {worker}: its node has no hotloop ({text}): install it there, or ship it with "
+            f"{name}: its node has no hotloop ({text}): install it there, or ship it with "
             '`ray_runtime_env` \'{"pip": ["hotloop[train]"]}\''
         )
-    return EnvironmentFailure(f"worker {worker}: {type(cause).__name__}: {text}")
+    return EnvironmentFailure(f"{name}: {type(cause).__name__}: {text}")
 
 
 def _told(error: BaseException) -> str:

@@ -11,11 +11,13 @@ from typing import Any
 
 from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
-from hotloop.policies import ActingPolicy
+from hotloop.policies import ActingPolicy, Network
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import Actor, Making, Ready
 from hotloop.rollouts.ray.cluster import connected, need_resources, of_actor
+from hotloop.rollouts.ray.inference import Inference
 from hotloop.rollouts.ray.node_watch import Watches
+from hotloop.rollouts.ray.recording import Recorded
 from hotloop.rollouts.ray.rollout import RayRollout
 from hotloop.rollouts.workers.pool import importable
 from hotloop.timing import span
@@ -40,6 +42,8 @@ class RayEnvironments:
         resources: of each actor, such as {"num_cpus": 1}.
         workers_per_node: actors of each node at most, while there are nodes enough; None: any.
         runtime_env: what actors run in, see Ray's `runtime_env`.
+        num_inference: actors that compute the network for all others; 0: each does so itself.
+        inference_resources: of each of them; with a GPU they compute on it.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -66,6 +70,8 @@ class RayEnvironments:
         resources: Mapping[str, float] | None = None,
         workers_per_node: int | None = None,
         runtime_env: Mapping[str, Any] | None = None,
+        num_inference: int = 0,
+        inference_resources: Mapping[str, float] | None = None,
     ) -> None:
         self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
         self.max_failures, self.step_timeout_s = max_failures, step_timeout_s
@@ -73,6 +79,7 @@ class RayEnvironments:
         self.longest_step_s = None if step_timeout_s is None else step_timeout_s * envs_per_worker
         self.timing_dir = str(timing_dir)
         self.actors: list[Any] = []
+        self._inference: list[Any] = []
         self._env = importable(env)
         self._options = {
             "seed": seed,
@@ -83,18 +90,24 @@ class RayEnvironments:
         }
         self.first_episode = first_episode
         self._resources = dict(resources or {"num_cpus": 1})
+        self._num_inference = num_inference
+        self._inference_resources = dict(inference_resources or {"num_cpus": 1})
         self._per_node = workers_per_node
         self._places: dict[int, str] = {}
         self.watches: Watches | None = None
         self._rollout: RayRollout | None = None
         self._exits = contextlib.ExitStack()
         num_cpus = num_workers * self._resources.get("num_cpus", 1)
+        num_cpus += num_inference * self._inference_resources.get("num_cpus", 1)
         try:
             with span("start_ray"):
                 self.ray = self._exits.enter_context(
                     connected(address, num_cpus=num_cpus, runtime_env=runtime_env or {})
                 )
-            need_resources(self.ray, self._resources, num_workers)
+            wanted = {"worker": (self._resources, num_workers)}
+            if num_inference:
+                wanted["inference actor"] = (self._inference_resources, num_inference)
+            need_resources(self.ray, wanted)
             context = self.ray.get_runtime_context()
             self._learner_node, self._job = context.get_node_id(), context.get_job_id()
             with span("start_workers"):
@@ -145,17 +158,54 @@ class RayEnvironments:
                 "first_episode": first_episode,
             },
             longest_s=self.longest_step_s,
-            timing_dir=self.timing_dir,
-            learner_node=self._learner_node,
-            job=self._job,
-            profile=os.environ.get("HOTLOOP_PROFILE", ""),
+            recorded=self._recorded(f"worker-{worker}"),
         )
-        asked = {name: x for name, x in self._resources.items() if name.startswith("num_")}
-        others = {name: x for name, x in self._resources.items() if name not in asked}
+        options = _options(self._resources)
         kind = self.ray.remote(Actor).options(
-            **asked, resources=others, scheduling_strategy=self._place(worker), max_concurrency=1
+            **options, scheduling_strategy=self._place(worker), max_concurrency=1
         )
         return kind.remote(making)
+
+    def inference_of(self, worker: int) -> Any:
+        """Return the actor that computes the network for a worker; None: the worker does."""
+        return self._inference[worker % len(self._inference)] if self._inference else None
+
+    def _start_inference(self, network: Network) -> None:
+        """Start the actors that compute the network, and wait until they can."""
+        resources = self._inference_resources
+        device = "cuda" if resources.get("num_gpus", 0) else "cpu"
+        if device == "cuda" and network.layers.twin is not None:
+            raise ConfigError(
+                "perceptrons are computed by NumPy, and `inference_resources` ask for a GPU: leave "
+                "`num_gpus` out, or act through a network of torch"
+            )
+        kind = self.ray.remote(Inference).options(
+            **_options(resources),
+            scheduling_strategy="SPREAD",
+            # It knows nothing that another one would not: Ray starts it again, and asks again.
+            max_restarts=-1,
+            max_task_retries=-1,
+        )
+        for number in range(self._num_inference):
+            recorded = self._recorded(f"inference-{number}")
+            self._inference.append(kind.remote(network.to_json(), device, recorded))
+        errors = self.ray.exceptions
+        assert self.watches is not None
+        for number, actor in enumerate(self._inference):
+            name = f"inference actor {number}"
+            try:
+                self.watches.need(self.ray.get(actor.ready.remote(), timeout=_START_S))
+            except errors.GetTimeoutError as error:
+                raise EnvironmentFailure(
+                    f"{name} was not ready within {_START_S:.0f} s: its node has no room: look at "
+                    "`ray status`"
+                ) from error
+            except errors.RayError as error:
+                raise of_actor(error, name) from error
+
+    def _recorded(self, component: str) -> Recorded:
+        profile = os.environ.get("HOTLOOP_PROFILE", "")
+        return Recorded(component, self.timing_dir, self._learner_node, self._job, profile)
 
     def _place(self, worker: int) -> Any:
         """Choose where an actor goes: where fewest are, or wherever Ray finds room."""
@@ -188,17 +238,21 @@ class RayEnvironments:
                 "making its environments hangs: look at `ray status`"
             ) from error
         except errors.RayError as error:
-            raise of_actor(error, worker) from error
+            raise of_actor(error, f"worker {worker}") from error
 
     def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> RayRollout:
         """Begin to collect with them; once."""
         assert self._rollout is None
+        if self._num_inference:
+            with span("start_inference"):
+                self._start_inference(policy.network)
         self._rollout = RayRollout(self, policy, plan)
         return self._rollout
 
     def close(self) -> None:
         """End the actors, and Ray where it was started here; harmless when repeated."""
-        actors, self.actors = self.actors, []
+        actors = self.actors + self._inference
+        self.actors, self._inference = [], []
         if actors:
             ends = [actor.close.remote() for actor in actors]
             with contextlib.suppress(Exception):  # they are killed anyway
@@ -211,3 +265,9 @@ class RayEnvironments:
         if self._rollout is not None:
             self._rollout.keep_account()
         self._exits.close()
+
+
+def _options(resources: Mapping[str, float]) -> dict[str, Any]:
+    """Return an actor's resources as Ray takes them."""
+    asked: dict[str, Any] = {name: x for name, x in resources.items() if name.startswith("num_")}
+    return {**asked, "resources": {name: x for name, x in resources.items() if name not in asked}}

@@ -111,7 +111,7 @@ class Supervisor:
                 try:
                     envs, obs = self._ray.get(one)
                 except self._ray.exceptions.RayError as error:
-                    raise of_actor(error, worker) from error
+                    raise of_actor(error, f"worker {worker}") from error
                 if obs is not None:
                     self._brought(worker, envs, obs)
                     restarted += [worker * self._envs.envs_per_worker + i for i in envs]
@@ -142,6 +142,7 @@ class Supervisor:
             first_row=one.taken + sum(len(part.fields["reward"]) for part in one.made),
             resume=resume,
             arrays=arrays,
+            inference=self._envs.inference_of(worker),
         )
         return self._envs.actors[worker].set_up.remote(plan, self.weights)
 
@@ -223,7 +224,9 @@ class Supervisor:
 
     def _ask_for(self, worker: int, number: int) -> None:
         one = self._groups[worker]
-        ref = self._envs.actors[worker].collect.remote(self.weights, number)
+        # In a list, which Ray leaves as it is: who computes the network fetches them.
+        weights = [] if self._envs.inference_of(worker) is None else [self.weights]
+        ref = self._envs.actors[worker].collect.remote(self.weights, number, weights)
         if not one.making:
             one.began_s = time.monotonic()
         one.making.append(Asked(ref, self.version, number))
@@ -243,14 +246,14 @@ class Supervisor:
             return
         except errors.RayTaskError as error:
             if not isinstance(error.cause, Lost):
-                raise of_actor(error, worker) from error
+                raise of_actor(error, f"worker {worker}") from error
             self._replace(worker, str(error.cause))
             return
         except (errors.ObjectLostError, errors.OutOfDiskError) as error:
             self._replace(worker, f"its part is lost ({first_line(error)})")
             return
         except errors.RayError as error:
-            raise of_actor(error, worker) from error
+            raise of_actor(error, f"worker {worker}") from error
         now = time.monotonic()
         one.making.popleft()
         one.longest_s = max(one.longest_s, now - one.began_s)

@@ -45,6 +45,10 @@ class WorkerOptions(Options):
     inference: Annotated[Literal["worker", "central", "auto"], MAY_CHANGE] = "worker"
     """Who acts: each worker for its own environments; or central, one process for all of them.
     auto: measured, then chosen."""
+    inference_actors: Annotated[Count, MAY_CHANGE] = 1
+    """ray: actors that compute the network where inference is central."""
+    inference_resources: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
+    """ray: of each inference actor, as JSON, '{"num_gpus": 0.5}'; {}: one core."""
     step_timeout_s: Annotated[Positive | None, MAY_CHANGE] = 300.0
     """Workers: seconds that a step or a reset may take before the worker is replaced; None: any."""
     max_failures: Annotated[Natural, MAY_CHANGE] = 100
@@ -77,8 +81,8 @@ class WorkerOptions(Options):
             reason = "workers of their own, got `workers` 0: set `workers` too"
         elif self.backend == "inline":
             reason = "workers of their own, got `backend` 'inline': leave one of both out"
-        elif self.backend == "ray":
-            reason = "workers of this machine, got `backend` 'ray': leave one of both out"
+        elif self.backend == "ray" and self.inference == "auto":
+            reason = "workers of this machine, got `backend` 'ray': choose worker or central"
         elif self.workers == "auto":
             reason = (
                 "a number of `workers`, got 'auto', which forecasts workers that act by "
@@ -89,6 +93,13 @@ class WorkerOptions(Options):
 
     def _check_ray(self) -> None:
         """Refuse Ray's options without Ray, and resources that are no numbers."""
+        is_central = self.backend == "ray" and self.inference == "central"
+        if not is_central and (self.inference_actors != 1 or self.inference_resources):
+            raise ConfigError(
+                "`inference_actors` and `inference_resources` are for `backend` 'ray' with "
+                f"`inference` 'central', got '{self.backend}' with '{self.inference}': set both, "
+                "or leave them out"
+            )
         if self.backend != "ray":
             for name in (
                 *("ray_address", "worker_resources", "workers_per_node"),
@@ -105,12 +116,13 @@ class WorkerOptions(Options):
                 f"`backend` 'ray' needs a number of `workers`, got {self.workers!r}: set it, such "
                 "as 24"
             )
-        for name, amount in self.worker_resources.items():
-            if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
-                raise ConfigError(
-                    f"`worker_resources` are numbers that are not negative, got {amount!r} of "
-                    f"`{name}`: pass '{{\"num_cpus\": 1}}'"
-                )
+        for of in ("worker_resources", "inference_resources"):
+            for name, amount in getattr(self, of).items():
+                if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
+                    raise ConfigError(
+                        f"`{of}` are numbers that are not negative, got {amount!r} of `{name}`: "
+                        "pass '{\"num_cpus\": 1}'"
+                    )
 
     @property
     def has_workers(self) -> bool:
