@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import browser
 
 # Kept between runs of the tests: what is compiled takes longer than most of them.
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
@@ -109,3 +112,14 @@ def own_key(tmp_path_factory):
             # Trainings of the tests' own processes draw nothing unless a test asks for it.
             patch.setitem(Algorithm.train.__kwdefaults__, "progress", False)
         yield
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    """A browser, in which one page is open at a time."""
+    path = browser.find()
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(browser.NAMES)} is installed")
+    one = browser.Browser(path, tmp_path_factory.mktemp("browser"))
+    yield one
+    one.close()

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hotloop import cli, timing
-from tests.profiler import browser
 from tests.runs.made import make_run
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
-    """A browser."""
-    path = browser.find()
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(browser.NAMES)} is installed")
-    one = browser.Browser(path, tmp_path_factory.mktemp("browser"))
-    yield one
-    one.close()
 
 
 @pytest.fixture

@@ -8,14 +8,12 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from tests.docs.site import ROOT, pages, reference
-from tests.profiler import browser
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
@@ -97,16 +95,6 @@ def described(name: str) -> object:
         return pkgutil.resolve_name(name)
     except AttributeError:
         return None
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
-    path = browser.find()
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(browser.NAMES)} is installed")
-    one = browser.Browser(path, tmp_path_factory.mktemp("browser"))
-    yield one
-    one.close()
 
 
 # What sticks out on the right without an element around it that scrolls or cuts it off.

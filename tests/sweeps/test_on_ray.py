@@ -100,7 +100,11 @@ def test_no_population(space, options, plan, message):
         (("--sampler", "pbt"), "is Ray Tune's: pass `--backend ray`"),
         (("--generations", "4"), "pass `--sampler pbt`"),
         ((*RAY, "--lanes", "4"), "`--lanes` are of processes here"),
-        ((*RAY, "--trial-resources", "2"), "must be amounts by name, as JSON, got '2'"),
+        ((*RAY, "--trial-resources", "2"), "must be an object of JSON, got '2'"),
+        (
+            (*RAY, "--trial-resources", '{"num_cpus": -1}'),
+            "must be amounts by name, got '{\"num_cp",
+        ),
         ((*RAY, "--sampler", "pbt", "--pruner", "asha"), "leave `--pruner` out"),
         ((*RAY, "--sampler", "pbt", "--generations", "1"), "must be 2 or more, got 1"),
         ((*RAY, "--sampler", "pbt", "--jobs", "2"), "leave `--jobs` out"),

@@ -14,7 +14,6 @@ import pytest
 
 from hotloop.cli import main
 from hotloop.sweeps import Results
-from tests.profiler import browser
 
 TINY = ["--env-id", "CartPole-v1", "--total-timesteps", "256", "--execution", "eager"]
 TINY += ["--num-steps", "16", "--num-envs", "4", "--hidden-sizes", "8", "--checkpoint-interval"]
@@ -222,7 +221,7 @@ def test_pruned_runs_are_stopped_early(path):
 # --- the report ----------------------------------------------------------------------------------
 
 
-def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_path):
+def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_path, chromium):
     sweep(
         path, "learning_rate=1e-12,3e-2", "gae_lambda=0.9,1", "--sampler", "grid", "--seeds", "1-2"
     )
@@ -245,16 +244,12 @@ def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_pa
     assert "must be fresh, and trials were chosen by 2" in capsys.readouterr().err
     page = (directory / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "")
-    program = browser.find()
-    if program is None:
-        pytest.skip(f"no browser: none of {', '.join(browser.NAMES)} is installed")
-    with contextlib.closing(browser.Browser(program, tmp_path / "browser")) as shown:
-        shown.open(directory / "report.html")
-        drawn = shown.evaluate("[...document.images].map(x => x.naturalWidth)")
-        assert len(drawn) >= 3
-        assert all(width > 300 for width in drawn)
-        assert shown.evaluate("document.querySelectorAll('#trials tbody tr').length") == 4
-        assert not shown.problems
+    chromium.open(directory / "report.html")
+    drawn = chromium.evaluate("[...document.images].map(x => x.naturalWidth)")
+    assert len(drawn) >= 3
+    assert all(width > 300 for width in drawn)
+    assert chromium.evaluate("document.querySelectorAll('#trials tbody tr').length") == 4
+    assert not chromium.problems
 
 
 # --- bad input -----------------------------------------------------------------------------------

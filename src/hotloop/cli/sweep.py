@@ -53,6 +53,7 @@ _MORE = (
     *("backend", "ray_address", "ray_runtime_env", "trial_resources"),
 )
 _BACKENDS = ("processes", "ray")
+_AMOUNTS, _RUNTIME_ENV = '{"num_cpus": 2, "num_gpus": 0.5}', '{"pip": ["hotloop[train]"]}'
 _OF_RAY = {"ray_address", "ray_runtime_env", "trial_resources"}
 # Of a population: how often the worst go on from the best, and one.
 GENERATIONS = 8
@@ -410,7 +411,7 @@ def _on_ray(own: argparse.Namespace, space: Space, plan: Plan) -> Callable[..., 
     where = OnRay(
         address=own.ray_address,
         resources=resources_of(plan.config, _resources(own.trial_resources)),
-        runtime_env=_runtime_env(own.ray_runtime_env),
+        runtime_env=_json_object("ray-runtime-env", own.ray_runtime_env, _RUNTIME_ENV),
         jobs=plan.jobs if own.jobs else None,
         generations=own.generations or GENERATIONS,
         seed=own.sampler_seed,
@@ -418,33 +419,25 @@ def _on_ray(own: argparse.Namespace, space: Space, plan: Plan) -> Callable[..., 
     return functools.partial(RayRunner, where=where, space=space if is_population else None)
 
 
-def _runtime_env(text: str | None) -> dict[str, Any]:
-    """Return what trials on Ray run in."""
+def _resources(text: str | None) -> dict[str, float]:
+    """Return what a trial takes of a node."""
+    found = _json_object("trial-resources", text, _AMOUNTS)
+    for amount in found.values():
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
+            raise ConfigError(
+                f"`--trial-resources` must be amounts by name, got '{text}': write '{_AMOUNTS}'"
+            )
+    return found
+
+
+def _json_object(option: str, text: str | None, example: str) -> dict[str, Any]:
+    """Return what an option of JSON says; None: nothing."""
     try:
         found = json.loads(text or "{}")
     except ValueError:
         found = None
     if not isinstance(found, dict):
         raise ConfigError(
-            f"`--ray-runtime-env` must be an object of JSON, got '{text}': write "
-            """'{"pip": ["hotloop[train]"]}'"""
-        )
-    return found
-
-
-def _resources(text: str | None) -> dict[str, float]:
-    """Return what a trial takes of a node."""
-    try:
-        found = json.loads(text or "{}")
-        is_right = isinstance(found, dict) and all(
-            isinstance(x, int | float) and not isinstance(x, bool) and x >= 0
-            for x in found.values()
-        )
-    except ValueError:
-        found, is_right = {}, False
-    if not is_right:
-        raise ConfigError(
-            f"`--trial-resources` must be amounts by name, as JSON, got '{text}': write "
-            """'{"num_cpus": 2, "num_gpus": 0.5}'"""
+            f"`--{option}` must be an object of JSON, got '{text}': write '{example}'"
         )
     return found

@@ -15,7 +15,7 @@ from hotloop.errors import OutputError, ProfileError
 from hotloop.profiler.render import flame
 from hotloop.profiler.render.flame_svg import WIDTH, kind_of
 from hotloop.profiler.session import Frame, Session, ThreadTimes
-from tests.profiler.browser import Browser
+from tests.browser import Browser
 from tests.profiler.sessions import process, seen, session
 
 GYM = "/env/lib/python3.11/site-packages/gymnasium/core.py"

@@ -25,7 +25,7 @@ from hotloop.profiler.render.html import pictures
 from hotloop.profiler.session import Process, Session, Uncovered
 from hotloop.profiler.session.stages import STAGES, Leaf
 from hotloop.timing.reader import EVENT, Place
-from tests.profiler import browser
+from tests import browser
 from tests.profiler.sessions import (
     START_NS,
     period,
