@@ -221,7 +221,7 @@ def test_pruned_runs_are_stopped_early(path):
 # --- the report ----------------------------------------------------------------------------------
 
 
-def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_path, chromium):
+def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_path, request):
     sweep(
         path, "learning_rate=1e-12,3e-2", "gae_lambda=0.9,1", "--sampler", "grid", "--seeds", "1-2"
     )
@@ -244,6 +244,7 @@ def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_pa
     assert "must be fresh, and trials were chosen by 2" in capsys.readouterr().err
     page = (directory / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "")
+    chromium = request.getfixturevalue("chromium")  # all else is tested without it too
     chromium.open(directory / "report.html")
     drawn = chromium.evaluate("[...document.images].map(x => x.naturalWidth)")
     assert len(drawn) >= 3

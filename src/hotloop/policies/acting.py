@@ -38,7 +38,8 @@ class ActingPolicy:
         network: what acts.
         snapshot: its parameters.
         exploration: how it departs from what it thinks best in `draw_noise` and `choose`.
-        device: where networks are computed that act through torch; perceptrons need none.
+        device: where networks are computed that act through torch; perceptrons are computed by
+            NumPy whatever it is.
 
     Attributes:
         network: what acts.
@@ -226,7 +227,14 @@ class ActingPolicy:
     def head_and_value(
         self, obs: Array, out: Array | None, memory: Array | None
     ) -> tuple[Array, Array | None]:
-        """Return what `head` gives, and V(obs), (B,); None: there is no value function."""
+        """Return what `head` gives, float32, (B, H), and V(obs), float32, (B,).
+
+        Args:
+            obs, out, memory: see `head`.
+
+        Returns:
+            Both; None as the value where there is no value function.
+        """
         head = self.head(obs, out, memory)
         if self.tells_value:
             return head, self.last_value()

@@ -405,7 +405,6 @@ def test_workers_that_a_pool_kills_within_a_second(tmp_path, method: str) -> Non
     assert len(session.workers) == 6
     # One that has nothing to do may end by itself before the signal comes.
     assert {one.state for one in session.workers} <= {"killed", "complete"}
-    assert all(one.samples for one in session.workers)
     spinning = [
         one
         for one in session.workers

@@ -41,11 +41,13 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 
 def test_a_node_without_hotloop_is_told_how_to_get_it():
     cause = ModuleNotFoundError("No module named 'hotloop'")
-    said = of_actor(cause, 3)
+    said = of_actor(cause, "worker 3")
     assert isinstance(said, ConfigError)
     assert "worker 3: its node has no hotloop" in str(said)
     assert "`ray_runtime_env`" in str(said)
-    assert isinstance(of_actor(ModuleNotFoundError("No module named 'sim'"), 1), EnvironmentFailure)
+    assert isinstance(
+        of_actor(ModuleNotFoundError("No module named 'sim'"), "worker 1"), EnvironmentFailure
+    )
 
 
 class Nowhere:

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from hotloop.algorithms import appo, dqn, ppo
 from hotloop.envs import make_vec
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.policies.snapshot import ObsScale
 from tests import toy_envs
@@ -21,7 +21,7 @@ from tests.toy_images import Catch
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
-from hotloop.rollouts.ray.inference import AskingPolicy, Inference  # noqa: E402
+from hotloop.rollouts.ray.inference import AskingPolicy, Inference, Weights  # noqa: E402
 from hotloop.rollouts.ray.recording import Recorded  # noqa: E402
 from tests.rollouts.ray import test_ray  # noqa: E402
 from tests.rollouts.ray.test_ray import assert_adds_up, lines_of, pids_of, train  # noqa: E402
@@ -78,10 +78,17 @@ def test_who_asks_is_told_what_the_network_gives(monkeypatch, has_memory, scale)
         return asyncio.run(inference.ask(*given))
 
     remote = SimpleNamespace(ask=SimpleNamespace(remote=ask))
-    here = SimpleNamespace(get=lambda answer: answer)
+    monkeypatch.setattr("ray.get", lambda answer, timeout: answer)
+    waited = []
     own = ActingPolicy(network, snapshot)
-    asking = AskingPolicy(network, snapshot, exploration=None, ray=here, inference=remote)
-    asking.read([Ref(snapshot)])
+    asking = AskingPolicy(
+        network,
+        snapshot,
+        exploration=None,
+        inference=remote,
+        on_wait=lambda: waited.append(1),
+    )
+    asking.read(Weights(1, [Ref(snapshot)]))
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(3, *network.obs_spec.shape)).astype(np.float32)
     memory = rng.normal(size=(3, network.memory_size)).astype(np.float32) if has_memory else None
@@ -95,6 +102,8 @@ def test_who_asks_is_told_what_the_network_gives(monkeypatch, has_memory, scale)
     np.testing.assert_array_equal(asking.value(obs, before), value)
     if has_memory:
         np.testing.assert_array_equal(theirs, memory)
+    assert asking.answered_by == ("here", os.getpid())
+    assert len(waited) == 2  # the value of what was acted on came with it
 
 
 def test_masked_actions_are_masked(monkeypatch):
@@ -102,7 +111,7 @@ def test_masked_actions_are_masked(monkeypatch):
     snapshot, inference = snapshot_of(network), inference_of(network, monkeypatch)
     obs = np.zeros((2, *network.obs_spec.shape), np.float32)
     obs[0, -1] = 1.0
-    answer = asyncio.run(inference.ask(1, [Ref(snapshot)], obs, None))
+    answer = asyncio.run(inference.ask(Weights(1, [Ref(snapshot)]), obs, None))
     np.testing.assert_array_equal(answer.head, ActingPolicy(network, snapshot).head(obs))
 
 
@@ -127,7 +136,7 @@ def test_all_that_ask_at_once_are_one_batch_of_one_version(monkeypatch):
 
     async def all_at_once():
         return await asyncio.gather(
-            *(inference.ask(version, [refs[version]], obs, None) for version, obs in asked)
+            *(inference.ask(Weights(n, [refs[n]]), obs, None) for n, obs in asked)
         )
 
     answers = asyncio.run(all_at_once())
@@ -138,13 +147,44 @@ def test_all_that_ask_at_once_are_one_batch_of_one_version(monkeypatch):
         np.testing.assert_allclose(answer.value, policies[version].value(obs), rtol=1e-5, atol=1e-6)
 
 
+def test_publications_of_one_version_are_told_apart_and_few_are_kept(monkeypatch):
+    """Off policy a version may be published again with what observations are scaled by now."""
+    network = network_of()
+    inference = inference_of(network, monkeypatch)
+    snapshots = {n: snapshot_of(network, 1, scale=bool(n % 2)) for n in range(12)}
+    obs = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    expected = [ActingPolicy(network, snapshots[n]).head(obs) for n in (0, 1)]
+    assert not np.allclose(*expected)
+    refs = {n: Ref(snapshot) for n, snapshot in snapshots.items()}
+    for n in (*range(12), 5, 11, 0, 5):
+        answer = asyncio.run(inference.ask(Weights(n, [refs[n]]), obs, None))
+        np.testing.assert_array_equal(answer.head, expected[n % 2])
+    # The eight that were asked for last are there.
+    assert [refs[n].fetched for n in range(12)] == [2, *[1] * 11]
+
+
+def test_who_gave_up_holds_up_nobody(monkeypatch):
+    network = network_of()
+    inference, weights = inference_of(network, monkeypatch), Weights(1, [Ref(snapshot_of(network))])
+    obs = np.zeros((1, 4), np.float32)
+
+    async def both():
+        asked = [asyncio.ensure_future(inference.ask(weights, obs, None)) for _ in range(2)]
+        await asyncio.sleep(0)
+        asked[0].cancel()
+        await asked[1]
+        return await inference.ask(weights, obs, None)
+
+    assert asyncio.run(both()).head.shape == (1, 2)
+
+
 def test_an_error_is_told_to_who_asked_and_to_nobody_after(monkeypatch):
     network = network_of()
     inference, snapshot = inference_of(network, monkeypatch), snapshot_of(network)
     wrong, right = np.zeros((1, 7), np.float32), np.zeros((1, 4), np.float32)
     with pytest.raises(Exception, match="7"):
-        asyncio.run(inference.ask(1, [Ref(snapshot)], wrong, None))
-    assert asyncio.run(inference.ask(1, [Ref(snapshot)], right, None)).head.shape == (1, 2)
+        asyncio.run(inference.ask(Weights(1, [Ref(snapshot)]), wrong, None))
+    assert asyncio.run(inference.ask(Weights(1, [Ref(snapshot)]), right, None)).head.shape == (1, 2)
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -211,10 +251,36 @@ def test_an_inference_actor_that_is_killed_is_asked_again(tmp_path):
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 
-    told = train(tmp_path / "run", **CENTRAL, total_timesteps=64 * 8, on_report=kill).accounting
+    with pytest.warns(RuntimeWarning, match=r"inference actor 0 died, and Ray has started"):
+        told = train(tmp_path / "run", **CENTRAL, total_timesteps=64 * 8, on_report=kill).accounting
     assert len(killed) == 2
     # No step is lost, and nobody else is replaced.
     assert told["trained"] == told["collected"] == 64 * 8
+    assert sum(worker["restarts"] for worker in told["workers"]) == 0
+
+
+def test_an_inference_actor_that_dies_too_often_ends_it_with_its_name(tmp_path):
+    def kill(report):
+        for pid in pids_of("-f", "ray::Inference"):
+            os.kill(pid, signal.SIGKILL)
+
+    message = r"worker \d: inference: .*(died|dead|unavailable|restart)"
+    with pytest.raises(HotloopError, match=message):
+        train(tmp_path / "run", **CENTRAL, max_failures=0, on_report=kill)
+
+
+def test_waiting_for_inference_is_no_step_that_takes_too_long(tmp_path):
+    """The alarm of each worker rings after 0.66 s, and an actor takes longer to start."""
+    killed = []
+
+    def kill(report):
+        if not killed:
+            killed.extend(pids_of("-f", "ray::Inference"))
+            os.kill(killed[0], signal.SIGKILL)
+
+    given = {**CENTRAL, "step_timeout_s": 0.3, "network": "impala"}
+    with pytest.warns(RuntimeWarning, match="inference actor 0 died, and Ray has started"):
+        told = train(tmp_path / "run", env=Catch, on_report=kill, **given).accounting
     assert sum(worker["restarts"] for worker in told["workers"]) == 0
 
 
@@ -229,8 +295,10 @@ def test_an_inference_actor_that_is_killed_is_asked_again(tmp_path):
         ({**CENTRAL, "inference_resources": {"num_gpus": "x"}}, "`inference_resources` are"),
         (
             {"backend": "processes", "inference": "central", "inference_resources": {"a": 1}},
-            "got 'processes' with 'central': set both, or leave them out",
+            "got 'processes' with 'central': set both, or leave them at 1 and {}",
         ),
+        ({**CENTRAL, "inference_actors": 3}, "3 `inference_actors` for 2 `workers`"),
+        ({**CENTRAL, "inference_resources": {"num_gpus": 2}}, "on one GPU, got `num_gpus` 2: ask"),
     ],
 )
 def test_refuses_what_does_not_fit(options, message):
@@ -241,7 +309,10 @@ def test_refuses_what_does_not_fit(options, message):
 def test_room_that_there_is_not_is_named(tmp_path):
     message = (
         r"2 workers of `num_cpus` 1 each and 1 inference actors of `num_cpus` 3 each need 5, and "
-        r"the cluster has 4: use fewer `workers`, lower `worker_resources`"
+        r"the cluster has 4: use fewer `inference_actors`, lower `inference_resources`"
     )
     with pytest.raises(ConfigError, match=message):
         train(tmp_path / "run", **CENTRAL, inference_resources={"num_cpus": 3})
+    message = r"1 inference actors of `num_gpus` 0.5 each need 0.5, and the cluster has 0"
+    with pytest.raises(ConfigError, match=message):
+        train(tmp_path / "run", **CENTRAL, inference_resources={"num_gpus": 0.5})

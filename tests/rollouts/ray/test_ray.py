@@ -84,6 +84,29 @@ def test_it_learns_the_same_as_processes_and_inline(tmp_path, options):
     assert result.timesteps == 64 * 4
 
 
+def test_what_is_scaled_anew_without_an_update_is_scaled_so_by_actors(tmp_path):
+    """Off policy a round may publish no other weights, and what observations are scaled by."""
+    for backend in ("ray", "processes"):
+        config = sac.Config(
+            env_id="Pendulum-v1",
+            run_dir=str(tmp_path / backend),
+            backend=backend,
+            workers=2,
+            num_envs=2,
+            fragment_steps=2,
+            normalize_obs=True,
+            learning_starts=64,
+            batch_size=32,
+            buffer_size=1000,
+            update_to_data=0.125,
+            hidden_sizes=(16,),
+            execution="eager",
+            total_timesteps=400,
+        )
+        sac.train(config)
+    assert_same(tmp_path / "ray", tmp_path / "processes")
+
+
 def test_a_lag_of_one_is_that_of_processes(tmp_path):
     for backend in ("ray", "processes"):
         train(tmp_path / backend, appo, backend=backend, schedule="lag:1")

@@ -1,4 +1,4 @@
-"""An actor of Ray that steps a group of environments and acts in them by itself."""
+"""An actor of Ray that steps a group of environments, and acts in them or has them acted in."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.ray.alarm import Alarm
 from hotloop.rollouts.ray.group import MOST_AHEAD
-from hotloop.rollouts.ray.inference import AskingPolicy, owned
+from hotloop.rollouts.ray.inference import AskingPolicy, Weights, owned
 from hotloop.rollouts.ray.recording import Recorded, record
 from hotloop.rollouts.state import memory_of, running_episodes
 from hotloop.timing import span
@@ -92,6 +92,7 @@ class Part(NamedTuple):
         episodes: that ended in it.
         failures: what environments raised that were made anew.
         node, pid: where it was made.
+        inference: node and process of who computed the network; None: the same.
     """
 
     fields: dict[str, Array]
@@ -101,6 +102,7 @@ class Part(NamedTuple):
     failures: list[str]
     node: str
     pid: int
+    inference: tuple[str, int] | None
 
 
 class Lost(Exception):
@@ -152,11 +154,15 @@ class Actor:
         if plan.inference is None:
             self._policy = ActingPolicy(network, owned(snapshot), exploration=explores)
         else:
-            import ray
-
+            # Who waits for an answer does not step: that is no step that takes too long.
             self._policy = AskingPolicy(
-                network, snapshot, exploration=explores, ray=ray, inference=plan.inference
+                network,
+                snapshot,
+                exploration=explores,
+                inference=plan.inference,
+                on_wait=self._alarm.rest,
             )
+        self._publication = -1
         envs, first_env = self._envs, plan.first_env
         self._slot = Slot.allocate(plan.num_rows, envs.num_envs, network, first_env=first_env)
         self._collector = Collector(envs, self._policy, seed=plan.seed, first_env=first_env)
@@ -169,13 +175,13 @@ class Actor:
         )
         return restarted, self._collector.obs
 
-    def collect(self, snapshot: PolicySnapshot, number: int, weights: list[Any]) -> Part:
+    def collect(self, snapshot: PolicySnapshot, number: int, weights: Weights) -> Part:
         """Make the next rows, or return again what was made already and did not arrive.
 
         Args:
             snapshot: that acts.
             number: of the part, counted from 0.
-            weights: where the snapshot lies in Ray's store, for who computes the network.
+            weights: the number of its publication, and for who computes the network where it lies.
 
         Raises:
             Lost: another actor may do better.
@@ -185,11 +191,13 @@ class Actor:
             return self._parts[number - self._next_part]
         self._waiting.close()
         collector, slot, policy = self._collector, self._slot, self._policy
-        if isinstance(policy, AskingPolicy):
+        asks = isinstance(policy, AskingPolicy)
+        if asks:
             policy.read(weights)
-        if snapshot.version != policy.version:
+        if weights.publication != self._publication:
             with span("load_weights", kind="transfer"):
-                policy.load(snapshot if isinstance(policy, AskingPolicy) else owned(snapshot))
+                policy.load(snapshot if asks else owned(snapshot))
+            self._publication = weights.publication
         try:
             if not collector.has_begun:
                 self._alarm.begins()
@@ -214,6 +222,7 @@ class Actor:
             failures=failures,
             node=self._node,
             pid=os.getpid(),
+            inference=policy.answered_by if asks else None,
         )
         self._parts.append(part)
         self._next_part += 1

@@ -21,6 +21,8 @@ _CONNECT_S = 5.0
 _CHECK_S = 5.0
 _ANSWER_S = 1.0
 _GONE_S = 20.0
+# What says how much each actor of a kind takes.
+_RESOURCES = {"workers": "worker_resources", "inference_actors": "inference_resources"}
 _ENDED = (
     "hotloop: this process ended before its training did. Ray ends it without a word where its "
     "own processes on this machine are gone: look at `ray status`. The last checkpoint is kept: "
@@ -156,8 +158,8 @@ def need_resources(ray: Any, wanted: Mapping[str, tuple[Mapping[str, float], int
 
     Args:
         ray: connected.
-        wanted: by each actor of a kind, and how many there are of it: `num_cpus`, `num_gpus`, and
-            what nodes have besides.
+        wanted: by the option that says how many actors there are of a kind, what each of them takes
+            and how many: `num_cpus`, `num_gpus`, and what nodes have besides.
 
     Raises:
         ConfigError: there is less.
@@ -165,18 +167,19 @@ def need_resources(ray: Any, wanted: Mapping[str, tuple[Mapping[str, float], int
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     there = ray.cluster_resources()
     for name in sorted({name for resources, _ in wanted.values() for name in resources}):
-        has, needed, each = there.get(names.get(name, name), 0.0), 0.0, list[str]()
-        for kind, (resources, count) in wanted.items():
+        has, needed, each, lower = there.get(names.get(name, name), 0.0), 0.0, list[str](), ""
+        for option, (resources, count) in wanted.items():
             if amount := resources.get(name, 0.0):
                 needed += amount * count
-                each.append(f"{count} {kind}s of `{name}` {amount:g} each")
+                each.append(f"{count} {option.replace('_', ' ')} of `{name}` {amount:g} each")
+                lower = f"use fewer `{option}`, lower `{_RESOURCES[option]}`"
         if needed > has:
             known = ", ".join(
                 f"{key} {value:g}" for key, value in sorted(there.items()) if ":" not in key
             )
             raise ConfigError(
-                f"{' and '.join(each)} need {needed:g}, and the cluster has {has:g}: use fewer "
-                f"`workers`, lower `worker_resources`, or add nodes (there are {known})"
+                f"{' and '.join(each)} need {needed:g}, and the cluster has {has:g}: {lower}, or "
+                f"add nodes (there are {known})"
             )
 
 
@@ -209,6 +212,8 @@ def of_actor(error: Exception, name: str) -> HotloopError:
     if isinstance(cause, HotloopError):
         return type(cause)(f"{name}: {cause}")
     text = first_line(cause)
+    if "creation task" in text:  # why it failed stands last
+        text = str(cause).strip().splitlines()[-1].strip()
     if "hotloop" in text and isinstance(cause, ModuleNotFoundError):
         return ConfigError(
             f"{name}: its node has no hotloop ({text}): install it there, or ship it with "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -80,6 +81,7 @@ class RayEnvironments:
         self.timing_dir = str(timing_dir)
         self.actors: list[Any] = []
         self._inference: list[Any] = []
+        self._answered: list[set[tuple[str, int]]] = []  # where each inference actor has been
         self._env = importable(env)
         self._options = {
             "seed": seed,
@@ -89,24 +91,26 @@ class RayEnvironments:
             "log_info": list(log_info),
         }
         self.first_episode = first_episode
-        self._resources = dict(resources or {"num_cpus": 1})
+        self._resources = {"num_cpus": 1, **(resources or {})}
         self._num_inference = num_inference
-        self._inference_resources = dict(inference_resources or {"num_cpus": 1})
+        given = dict(inference_resources or {})
+        # Who has a GPU needs no core of its own: workers may have taken all of that node.
+        self._inference_resources = {"num_cpus": int(not given.get("num_gpus")), **given}
         self._per_node = workers_per_node
         self._places: dict[int, str] = {}
         self.watches: Watches | None = None
         self._rollout: RayRollout | None = None
         self._exits = contextlib.ExitStack()
-        num_cpus = num_workers * self._resources.get("num_cpus", 1)
-        num_cpus += num_inference * self._inference_resources.get("num_cpus", 1)
+        num_cpus = num_workers * self._resources["num_cpus"]
+        num_cpus += num_inference * self._inference_resources["num_cpus"]
         try:
             with span("start_ray"):
                 self.ray = self._exits.enter_context(
                     connected(address, num_cpus=num_cpus, runtime_env=runtime_env or {})
                 )
-            wanted = {"worker": (self._resources, num_workers)}
+            wanted = {"workers": (self._resources, num_workers)}
             if num_inference:
-                wanted["inference actor"] = (self._inference_resources, num_inference)
+                wanted["inference_actors"] = (self._inference_resources, num_inference)
             need_resources(self.ray, wanted)
             context = self.ray.get_runtime_context()
             self._learner_node, self._job = context.get_node_id(), context.get_job_id()
@@ -177,13 +181,13 @@ class RayEnvironments:
         if device == "cuda" and network.layers.twin is not None:
             raise ConfigError(
                 "perceptrons are computed by NumPy, and `inference_resources` ask for a GPU: leave "
-                "`num_gpus` out, or act through a network of torch"
+                "`num_gpus` out, or choose a `network` that acts through torch"
             )
         kind = self.ray.remote(Inference).options(
             **_options(resources),
             scheduling_strategy="SPREAD",
             # It knows nothing that another one would not: Ray starts it again, and asks again.
-            max_restarts=-1,
+            max_restarts=self.max_failures,
             max_task_retries=-1,
         )
         for number in range(self._num_inference):
@@ -194,7 +198,7 @@ class RayEnvironments:
         for number, actor in enumerate(self._inference):
             name = f"inference actor {number}"
             try:
-                self.watches.need(self.ray.get(actor.ready.remote(), timeout=_START_S))
+                place = self.ray.get(actor.ready.remote(), timeout=_START_S)
             except errors.GetTimeoutError as error:
                 raise EnvironmentFailure(
                     f"{name} was not ready within {_START_S:.0f} s: its node has no room: look at "
@@ -202,6 +206,27 @@ class RayEnvironments:
                 ) from error
             except errors.RayError as error:
                 raise of_actor(error, name) from error
+            self._answered.append({place})
+            self.watches.need(place[0])
+
+    def answered(self, worker: int, place: tuple[str, int]) -> None:
+        """Know who has computed a worker's network: another actor, where the one before has died.
+
+        Args:
+            worker: its number.
+            place: node and process.
+        """
+        number = worker % len(self._inference)
+        if place in self._answered[number]:
+            return
+        self._answered[number].add(place)
+        assert self.watches is not None
+        self.watches.need(place[0])
+        warnings.warn(
+            f"inference actor {number} died, and Ray has started it again on node {place[0]}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _recorded(self, component: str) -> Recorded:
         profile = os.environ.get("HOTLOOP_PROFILE", "")

@@ -8,18 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hotloop import timing
+from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Exploration, Network, PolicySnapshot, network_from_json
+from hotloop.rollouts.ray.cluster import import_ray, of_actor
 from hotloop.rollouts.ray.recording import Recorded, record
 from hotloop.timing import span
 from hotloop.types import Array
 
-# Policies that are kept: of two versions, where some workers are behind.
-_KEPT = 2
+# Policies that are kept: workers may be at as many publications.
+_KEPT = 8
+# A worker waits so long for an answer, another actor's start included.
+_ANSWER_S = 120.0
+
+
+class Weights(NamedTuple):
+    """Where the weights of a publication lie.
+
+    Attributes:
+        publication: its number; two may have one version and another `obs_scale`.
+        ref: a reference to their `PolicySnapshot` in Ray's store, in a list, which Ray leaves as it
+            is.
+    """
+
+    publication: int
+    ref: list[Any]
 
 
 class Answer(NamedTuple):
@@ -29,18 +48,19 @@ class Answer(NamedTuple):
         head: float32, (B, H).
         value: float32, (B,); None: there is no value function.
         memory: float32, (B, M), what is remembered then; None: nothing is.
+        place: of whom: its node and its process.
     """
 
     head: Array
     value: Array | None
     memory: Array | None
+    place: tuple[str, int]
 
 
 class _Asked(NamedTuple):
     """A question that waits."""
 
-    version: int
-    weights: list[Any]
+    weights: Weights
     obs: Array
     memory: Array | None
     answer: asyncio.Future[Answer]
@@ -56,32 +76,37 @@ class Inference:
     """
 
     def __init__(self, network: Mapping[str, Any], device: str, recorded: Recorded) -> None:
-        self.node = record(recorded)
+        self._place = record(recorded), os.getpid()
         self._network, self._device = network_from_json(dict(network)), device
-        self._policies: dict[int, ActingPolicy] = {}
+        self._policies: dict[int, ActingPolicy] = {}  # by publication; who was asked last is last
         self._asked: list[_Asked] = []
         self._computing: asyncio.Task[None] | None = None
         self._waiting = contextlib.ExitStack()  # between two batches
         self._waiting.enter_context(span("wait", kind="wait"))
 
-    async def ready(self) -> str:
-        """Return the node that it is on."""
-        return self.node
+    async def ready(self) -> tuple[str, int]:
+        """Compute the network once; return the node and the process."""
+        network = self._network
+        policy = ActingPolicy(
+            network, PolicySnapshot(0, network.initial_parameters(0)), device=self._device
+        )
+        obs = np.zeros((1, *network.obs_spec.shape), network.obs_spec.dtype)
+        policy.head_and_value(obs, None, policy.new_memory(1))
+        return self._place
 
-    async def ask(
-        self, version: int, weights: list[Any], obs: Array, memory: Array | None
-    ) -> Answer:
+    async def ask(self, weights: Weights, obs: Array, memory: Array | None) -> Answer:
         """Compute the network.
 
         Args:
-            version: of the weights.
-            weights: a reference to their `PolicySnapshot` in Ray's store, in a list, which Ray
-                leaves as it is.
+            weights: where they lie.
             obs: (B, *obs_shape), raw.
             memory: float32, (B, M), what is remembered; None: nothing is.
+
+        Returns:
+            What it gives, in arrays that Ray lets nobody write to.
         """
         answer = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(version, weights, obs, memory, answer))
+        self._asked.append(_Asked(weights, obs, memory, answer))
         if self._computing is None:
             self._computing = asyncio.create_task(self._compute())
         return await answer
@@ -89,45 +114,60 @@ class Inference:
     async def close(self) -> None:
         """End what is recorded."""
         self._waiting.close()
+        timing.stop()
 
     async def _compute(self) -> None:
         """Answer until nobody asks."""
-        while self._asked:
-            count = -1
-            while count != len(self._asked):  # what has come meanwhile is taken in first
-                count = len(self._asked)
-                await asyncio.sleep(0)
-            version = self._asked[0].version
-            batch = [one for one in self._asked if one.version == version]
-            self._asked = [one for one in self._asked if one.version != version]
-            try:
-                policy = await self._policy(version, batch[0].weights)
-                self._waiting.close()
-                answers = _computed(policy, batch)
-            except Exception as error:  # the worker that asked tells it
-                for one in batch:
-                    one.answer.set_exception(error)
-            else:
-                for one, answer in zip(batch, answers, strict=True):
-                    one.answer.set_result(answer)
-            self._waiting.enter_context(span("wait", kind="wait"))
-        self._computing = None
+        try:
+            while self._asked:
+                count = -1
+                while count != len(self._asked):  # what has come meanwhile is taken in first
+                    count = len(self._asked)
+                    await asyncio.sleep(0)
+                asked, weights = self._asked, self._asked[0].weights
+                number = weights.publication
+                self._asked = [one for one in asked if one.weights.publication != number]
+                batch = [one for one in asked if one.weights.publication == number]
+                await self._answer(weights, batch)
+        finally:
+            self._computing = None
 
-    async def _policy(self, version: int, weights: list[Any]) -> ActingPolicy:
-        """Return the policy of a version."""
-        if version not in self._policies:
-            snapshot: PolicySnapshot = await weights[0]
+    async def _answer(self, weights: Weights, batch: list[_Asked]) -> None:
+        answers: list[Answer] = []
+        failure: Exception | None = None
+        try:
+            policy = await self._policy(weights)
+            self._waiting.close()
+            answers = _computed(policy, batch, self._place)
+        except Exception as error:  # the worker that asked tells it
+            failure = error
+        finally:
+            self._waiting.enter_context(span("wait", kind="wait"))
+        for number, one in enumerate(batch):
+            if one.answer.done():
+                continue
+            if failure is None:
+                one.answer.set_result(answers[number])
+            else:
+                one.answer.set_exception(failure)
+
+    async def _policy(self, weights: Weights) -> ActingPolicy:
+        """Return the policy of a publication."""
+        policy = self._policies.pop(weights.publication, None)
+        if policy is None:
+            snapshot: PolicySnapshot = await weights.ref[0]
             self._waiting.close()
             with span("load_weights", kind="transfer"):
-                while len(self._policies) >= _KEPT:
-                    del self._policies[min(self._policies)]
-                self._policies[version] = ActingPolicy(
-                    self._network, owned(snapshot), device=self._device
-                )
-        return self._policies[version]
+                if len(self._policies) >= _KEPT:
+                    policy = self._policies.pop(next(iter(self._policies)))
+                    policy.load(owned(snapshot))
+                else:
+                    policy = ActingPolicy(self._network, owned(snapshot), device=self._device)
+        self._policies[weights.publication] = policy
+        return policy
 
 
-def _computed(policy: ActingPolicy, batch: list[_Asked]) -> list[Answer]:
+def _computed(policy: ActingPolicy, batch: list[_Asked], place: tuple[str, int]) -> list[Answer]:
     """Compute a batch, and share out what comes of it."""
     with span("copy_obs", kind="transfer"):
         obs = np.concatenate([one.obs for one in batch])
@@ -140,7 +180,7 @@ def _computed(policy: ActingPolicy, batch: list[_Asked]) -> list[Answer]:
     heads = np.split(head, stops)
     values = [None] * len(batch) if value is None else np.split(value, stops)
     memories = [None] * len(batch) if memory is None else np.split(memory, stops)
-    return [Answer(*one) for one in zip(heads, values, memories, strict=True)]
+    return [Answer(*one, place) for one in zip(heads, values, memories, strict=True)]
 
 
 class AskingPolicy(ActingPolicy):
@@ -150,8 +190,11 @@ class AskingPolicy(ActingPolicy):
         network: what acts.
         snapshot: its parameters.
         exploration: see `ActingPolicy`.
-        ray: connected.
         inference: the actor.
+        on_wait: is called before it waits for an answer.
+
+    Attributes:
+        answered_by: the node and the process of the last answer; None: there was none.
     """
 
     def __init__(
@@ -160,31 +203,41 @@ class AskingPolicy(ActingPolicy):
         snapshot: PolicySnapshot,
         *,
         exploration: Exploration | None,
-        ray: Any,
         inference: Any,
+        on_wait: Callable[[], None],
     ) -> None:
-        self._ray, self._inference = ray, inference
-        self._weights: list[Any] = []
+        self._ray, self._inference, self._on_wait = import_ray(), inference, on_wait
+        self.answered_by: tuple[str, int] | None = None
+        self._weights: Weights | None = None
         self._last_value: Array | None = None
         super().__init__(network, snapshot, exploration=exploration)
         self.tells_value = network.has_value
 
-    def read(self, weights: list[Any]) -> None:
-        """Have the weights be found there: see `Inference.ask`."""
+    def read(self, weights: Weights) -> None:
+        """Have the weights be found there, from now on."""
         self._weights = weights
 
     def head(self, obs: Array, out: Array | None = None, memory: Array | None = None) -> Array:
-        """See `ActingPolicy.head`."""
-        head, self._last_value, after = self._ask(obs, memory)
-        if memory is not None and after is not None:
-            np.copyto(memory, after)
+        """See `ActingPolicy.head`.
+
+        Raises:
+            HotloopError: nobody has answered, or what answers has failed.
+        """
+        answer = self._ask(obs, memory)
+        self._last_value = answer.value
+        if memory is not None and answer.memory is not None:
+            np.copyto(memory, answer.memory)
         if out is None:
-            return head
-        np.copyto(out, head)
+            return answer.head
+        np.copyto(out, answer.head)
         return out
 
     def value(self, obs: Array, memory: Array | None = None) -> Array:
-        """See `ActingPolicy.value`."""
+        """See `ActingPolicy.value`.
+
+        Raises:
+            HotloopError: nobody has answered, or what answers has failed.
+        """
         value = self._ask(obs, memory).value
         assert value is not None
         return value
@@ -198,9 +251,22 @@ class AskingPolicy(ActingPolicy):
         return _Elsewhere()
 
     def _ask(self, obs: Array, memory: Array | None) -> Answer:
+        ray = self._ray
+        self._on_wait()
         with span("wait_for_inference", kind="wait"):
-            asked = self._inference.ask.remote(self.version, self._weights, obs, memory)
-            return self._ray.get(asked)
+            try:
+                ref = self._inference.ask.remote(self._weights, obs, memory)
+                answer: Answer = ray.get(ref, timeout=_ANSWER_S)
+            except ray.exceptions.GetTimeoutError as error:
+                raise HotloopError(
+                    f"no inference actor has answered within {_ANSWER_S:.0f} s: it hangs, or there "
+                    "is no room to start it again: look at `ray status`"
+                ) from error
+            except ray.exceptions.RayError as error:
+                # Of no kind that another worker could mend.
+                raise HotloopError(str(of_actor(error, "inference"))) from error
+        self.answered_by = answer.place
+        return answer
 
 
 class _Elsewhere:

@@ -15,6 +15,7 @@ from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.ray.actor import Lost, Part, Plan
 from hotloop.rollouts.ray.cluster import Head, first_line, of_actor
 from hotloop.rollouts.ray.group import Asked, Group
+from hotloop.rollouts.ray.inference import Weights
 from hotloop.rollouts.state import RolloutPosition, memory_of, running_episodes
 from hotloop.timing import span
 from hotloop.types import Array
@@ -63,6 +64,7 @@ class Supervisor:
     ) -> None:
         self.weights: Any = None
         self.version = 0
+        self._publication = 0
         self.collected = 0
         self.dropped: Counter[str] = Counter()
         self.restarts: Counter[int] = Counter()
@@ -82,6 +84,7 @@ class Supervisor:
             HotloopError: it has no room there.
         """
         self.version = snapshot.version
+        self._publication += 1
         try:
             self.weights = self._ray.put(snapshot)
         except self._ray.exceptions.RayError as error:  # of several kinds: store or disk full
@@ -225,7 +228,8 @@ class Supervisor:
     def _ask_for(self, worker: int, number: int) -> None:
         one = self._groups[worker]
         # In a list, which Ray leaves as it is: who computes the network fetches them.
-        weights = [] if self._envs.inference_of(worker) is None else [self.weights]
+        lies_in = [] if self._envs.inference_of(worker) is None else [self.weights]
+        weights = Weights(self._publication, lies_in)
         ref = self._envs.actors[worker].collect.remote(self.weights, number, weights)
         if not one.making:
             one.began_s = time.monotonic()
@@ -261,6 +265,8 @@ class Supervisor:
         one.pid, one.node = part.pid, part.node
         self.watches.need(part.node)
         one.made.append(part)
+        if part.inference is not None:
+            self._envs.answered(worker, part.inference)
         for failure in part.failures:
             self.env_failures[worker] += 1
             self._count_failure(worker, failure)

@@ -98,7 +98,12 @@ class WorkerOptions(Options):
             raise ConfigError(
                 "`inference_actors` and `inference_resources` are for `backend` 'ray' with "
                 f"`inference` 'central', got '{self.backend}' with '{self.inference}': set both, "
-                "or leave them out"
+                "or leave them at 1 and {}"
+            )
+        if isinstance(self.workers, int) and self.inference_actors > max(1, self.workers):
+            raise ConfigError(
+                f"{self.inference_actors} `inference_actors` for {self.workers} `workers`: some "
+                "would have nothing to do, lower the former"
             )
         if self.backend != "ray":
             for name in (
@@ -123,6 +128,12 @@ class WorkerOptions(Options):
                         f"`{of}` are numbers that are not negative, got {amount!r} of `{name}`: "
                         "pass '{\"num_cpus\": 1}'"
                     )
+        if self.inference_resources.get("num_gpus", 0) > 1:
+            raise ConfigError(
+                "an inference actor computes on one GPU, got `num_gpus` "
+                f"{self.inference_resources['num_gpus']:g}: ask for 1 or less, and raise "
+                "`inference_actors`"
+            )
 
     @property
     def has_workers(self) -> bool:
