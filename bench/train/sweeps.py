@@ -246,8 +246,8 @@ def main() -> int:
         "tune": ("Stable-Baselines3 and Ray Tune, two at a time", lambda: tune(count, steps)),
     }
     asked = options.way or list(ways)
-    sweep(2, steps, 1, 1)  # the update is compiled once, for all
-    sweep(lanes, steps, 1, lanes)
+    for shared in (1, lanes):  # updates are compiled once, for all
+        sweep(shared, steps, 1, shared, "--execution", "compile")
     taken: dict[str, list[float]] = {name: [] for name in ways if name in asked}
     for number in range(options.rounds):
         for name in list(taken)[:: 1 if number % 2 == 0 else -1]:

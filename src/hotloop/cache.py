@@ -28,6 +28,8 @@ from pathlib import Path
 
 # Longer than anything takes to be made: who has a lock for so long has been stopped.
 _PATIENCE_S = 600.0
+# How many runs want the same: whoever starts them says so to their processes.
+RUNS = "HOTLOOP_RUNS"
 _MAKING = ".making-"
 
 
@@ -38,6 +40,12 @@ def directory() -> Path:
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "hotloop"
+
+
+def num_runs() -> int:
+    """How many runs want what this one makes: 1, unless whoever started it says more."""
+    text = os.environ.get(RUNS, "")
+    return max(1, int(text)) if text.isdecimal() else 1
 
 
 @dataclass(frozen=True)

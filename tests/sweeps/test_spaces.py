@@ -9,7 +9,16 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError, UnknownNameError
-from hotloop.sweeps.spaces import Choices, Range, draw, grid_size, parse, point, texts_of
+from hotloop.sweeps.spaces import (
+    Choices,
+    Range,
+    draw,
+    grid_size,
+    parse,
+    point,
+    runs_alike,
+    texts_of,
+)
 
 
 def space_of(**texts):
@@ -113,3 +122,16 @@ def test_a_grid_has_all_points_once():
     with pytest.raises(ConfigError, match="needs the number of points of `learning_rate`"):
         grid_size(space_of(learning_rate="log:1e-4,1e-2"))
     assert grid_size(space_of(num_steps="int:1,10")) == 10
+
+
+@pytest.mark.parametrize(
+    ("texts", "alike"),
+    [
+        ({"learning_rate": "log:1e-5,1e-2", "gamma": "0.9,0.99"}, 24),
+        ({"learning_rate": "1e-3,1e-4", "num_minibatches": "1,2,4"}, 8),
+        ({"num_minibatches": "1,2,4", "update_epochs": "1,2,3,4,5,6,7,8,9,10"}, 1),
+        ({"num_steps": "int:16,256"}, 1),
+    ],
+)
+def test_runs_that_share_a_compiled_update(texts, alike):
+    assert runs_alike(parse(texts, ppo.Config), ppo.Config(), 24) == alike

@@ -169,24 +169,21 @@ def test_a_run_whose_process_dies_again_and_again_fails(path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_sweep_that_is_killed_ten_times_ends_with_the_table_of_one_that_was_not(tmp_path):
-    args = [
-        "learning_rate=log:1e-4,1e-2,4",
-        "gae_lambda=0.9,1",
-        "--sampler",
-        "grid",
-        "--seeds",
-        "1-2",
-    ]
+def test_a_sweep_that_is_killed_twenty_times_ends_with_the_table_of_one_that_was_not(tmp_path):
+    args = ["learning_rate=log:1e-4,1e-2,4", "gae_lambda=0.9,1", "--sampler", "grid"]
+    args += ["--seeds", "1-2", "--total-timesteps", "2048"]
     command = [sys.executable, "-m", "hotloop", "sweep", "ppo", *TINY, *args, "--file"]
     whole, cut = tmp_path / "whole.sqlite", tmp_path / "cut.sqlite"
     subprocess.run([*command, whole], check=True, capture_output=True)
     chance = random.Random(2)
-    for _ in range(10):
+    num_hit = 0  # before it was done
+    for _ in range(20):
         process = subprocess.Popen([*command, cut], stdout=subprocess.DEVNULL)
-        time.sleep(chance.uniform(1.0, 8.0))
+        time.sleep(chance.uniform(0.5, 4.0))
+        num_hit += process.poll() is None
         process.kill()
         process.wait()
+    assert num_hit >= 5
     left_until = time.monotonic() + 20
     while _workers_of(tmp_path) and time.monotonic() < left_until:
         time.sleep(0.2)
@@ -204,6 +201,19 @@ def _workers_of(directory):
                 log = os.readlink(one / "fd" / "2")
                 found += [log] if log.startswith(str(directory)) else []
     return found
+
+
+def test_processes_know_how_many_runs_share_what_they_compile(path, monkeypatch):
+    told, popen = [], subprocess.Popen
+
+    def noted(command, **options):
+        told.append(options.get("env", {}).get("HOTLOOP_RUNS"))
+        return popen(command, **options)
+
+    monkeypatch.setattr("hotloop.sweeps.pool.subprocess.Popen", noted)
+    options = ("learning_rate=1e-3,1e-2", "num_minibatches=1,2", "--sampler", "grid")
+    sweep(path, *options, "--seeds", "1-3", "--jobs", "1")
+    assert told == ["6"]
 
 
 def test_pruned_runs_are_stopped_early(path):

@@ -266,9 +266,20 @@ def opened(path: Path) -> tuple[Algorithm, Any, Any, Results]:
 
 
 def plan_of(
-    algorithm_name: str, config: Any, own: argparse.Namespace, seeds: Sequence[int]
+    algorithm_name: str,
+    config: Any,
+    own: argparse.Namespace,
+    seeds: Sequence[int],
+    runs_alike: int = 1,
 ) -> Plan:
     """Return what a sweep does.
+
+    Args:
+        algorithm_name: on the command line.
+        config: that trials change.
+        own: options of the sweep.
+        seeds: of each trial.
+        runs_alike: see `Plan`.
 
     Raises:
         ConfigError: a number makes no sense.
@@ -299,6 +310,7 @@ def plan_of(
         lanes=None if own.lanes == "auto" else int(own.lanes),
         metric=own.metric,
         version=hotloop.__version__,
+        runs_alike=runs_alike,
     )
 
 
@@ -322,9 +334,12 @@ def _go(
     from hotloop.sweeps.pruners import Pruner
     from hotloop.sweeps.runner import Runner
     from hotloop.sweeps.samplers import Sampler
+    from hotloop.sweeps.spaces import runs_alike
 
-    plan = plan_of(name, config, own, parse_seeds(own.seeds))
     sampler = Sampler(own.sampler, space, own.sampler_seed)
+    seeds = parse_seeds(own.seeds)
+    num_runs = (own.trials or sampler.most or 1) * len(seeds)
+    plan = plan_of(name, config, own, seeds, runs_alike(space, config, num_runs))
     pruner = Pruner(own.pruner, config.total_timesteps)
     if plan.trials is None and plan.hours is None and sampler.most is None:
         raise ConfigError("a sweep needs an end: pass `--trials` or `--hours`")

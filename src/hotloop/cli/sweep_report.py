@@ -68,7 +68,8 @@ def _report(
     own = argparse.Namespace(
         trials=None, hours=None, jobs=options.jobs, lanes="1", metric=results.get("metric")
     )
-    plan = plan_of(results.get("algorithm"), config, own, seeds)
+    alike = max(1, len(test_seeds))  # of the best, and of the defaults
+    plan = plan_of(results.get("algorithm"), config, own, seeds, alike)
     runner = Runner(plan, results, None, Pruner("none", config.total_timesteps), lambda _: None)
     standing, best = runner.standing, runner.standing.best()
     print_best(runner)

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from hotloop import cache
 from hotloop.errors import ConfigError, shortened
 from hotloop.learner import artefacts
 from hotloop.learner.graphs import (
@@ -87,7 +88,8 @@ def choose(
         mode: what the user asked for.
         num_calls: updates in the whole run.
         flop_per_call: arithmetic of one update.
-        num_lanes: runs that each call updates.
+        num_lanes: runs that each call updates. Of a sweep others want it compiled too, as
+            `cache.num_runs` says.
         device: where it runs; None: on the CPU.
 
     Raises:
@@ -124,13 +126,14 @@ def choose(
         return Choice(False, f"eager: there is no C++ compiler ({compiler})")
     if mode == "compile":
         return Choice(True, "compiled, as asked")
+    num_runs = cache.num_runs()
     saved_s = LAUNCHES_SAVED_S + ARITHMETIC_SAVED * flop_per_call / FLOP_PER_S
-    saved_s *= num_calls * num_lanes
+    saved_s *= num_calls * max(num_lanes, num_runs)
     is_worth_it = saved_s > 1.5 * COMPILE_S
     reason = (
         f"{'compiled' if is_worth_it else 'eager, unless an earlier run has compiled it'}: "
         f"compiling takes about {COMPILE_S:.0f} s once and would save about {saved_s:.0f} s of "
-        f"{num_calls:,} updates"
+        f"{num_calls:,} updates{f' in each of {num_runs:,} runs' if num_runs > 1 else ''}"
     )
     return Choice(is_worth_it, reason, may_be_eager=True, may_be_kept=not is_worth_it)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.cache import RUNS
 from hotloop.errors import ConfigError, MissingExtraError, shortened
 from hotloop.sweeps.runner import Plan, Runner, Unit
 from hotloop.sweeps.spaces import Choices, Range, Space
@@ -170,6 +171,7 @@ class RayRunner(Runner):
         tune = import_tune()
         wanted = self._where.resources
         env = {"TUNE_FUNCTION_THREAD_TIMEOUT_S": str(_THREAD_S), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
+        env[RUNS] = str(self.plan.runs_alike)
         env["WANDB_RUN_GROUP"] = os.environ.get("WANDB_RUN_GROUP", self.directory.name)
         given = self._where.runtime_env
         runtime_env = {**given, "env_vars": {**env, **given.get("env_vars", {})}}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hotloop.cache import RUNS
 from hotloop.sweeps.worker import packed
 from hotloop.system.crowding import JOBS
 
@@ -24,13 +25,14 @@ class Process:
     Args:
         log: what it prints goes there.
         jobs: how many there are.
+        runs: how many runs may share what is compiled.
 
     Attributes:
         work: what it is at, as its owner calls it; None: it is idle.
         has_trained: whether it has made one before, and imported everything.
     """
 
-    def __init__(self, log: Path, jobs: int) -> None:
+    def __init__(self, log: Path, jobs: int, runs: int) -> None:
         self.work: Any = None
         self.has_trained = False
         with log.open("ab") as file:
@@ -40,7 +42,12 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 # W&B shows the runs of a sweep as one group.
-                env={"WANDB_RUN_GROUP": log.parent.name, **os.environ, JOBS: str(jobs)},
+                env={
+                    "WANDB_RUN_GROUP": log.parent.name,
+                    **os.environ,
+                    JOBS: str(jobs),
+                    RUNS: str(runs),
+                },
                 start_new_session=True,  # a terminal's Ctrl-C reaches the sweep alone
             )
         assert self._process.stdin is not None
@@ -107,10 +114,11 @@ class Pool:
     Args:
         jobs: how many.
         log: what they print goes there.
+        runs: how many runs may share what is compiled.
     """
 
-    def __init__(self, jobs: int, log: Path) -> None:
-        self._jobs, self._log = jobs, log
+    def __init__(self, jobs: int, log: Path, runs: int) -> None:
+        self._jobs, self._log, self._runs = jobs, log, runs
         self.processes: list[Process] = []
         self._selector = selectors.DefaultSelector()
 
@@ -125,7 +133,7 @@ class Pool:
 
     def start(self) -> Process:
         """Start another one, however many there are."""
-        process = Process(self._log, self._jobs)
+        process = Process(self._log, self._jobs, self._runs)
         self.processes.append(process)
         self._selector.register(process.out, selectors.EVENT_READ, process)
         return process

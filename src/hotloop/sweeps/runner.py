@@ -43,6 +43,7 @@ class Plan:
             faster, one or `AUTO_LANES`.
         metric: see `worker.METRICS`.
         version: of hotloop.
+        runs_alike: runs that share a compiled update, so that it pays to compile it.
     """
 
     algorithm: str
@@ -54,6 +55,7 @@ class Plan:
     lanes: int | None
     metric: str
     version: str
+    runs_alike: int = 1
 
 
 class Standing:
@@ -236,7 +238,7 @@ class Runner:
 
     def _run(self, units: Iterator[Unit]) -> None:
         has_more = True
-        self._pool = Pool(self.plan.jobs, self.directory / "output.log")
+        self._pool = Pool(self.plan.jobs, self.directory / "output.log", self.plan.runs_alike)
         try:
             while has_more or self._pool.is_at_work:
                 while has_more and not self._is_over():

@@ -136,3 +136,22 @@ def draw(space: Space, seed: int, number: int) -> dict[str, Any]:
 def from_json(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return options that were kept as JSON, which knows no tuples."""
     return {name: tuple(x) if isinstance(x, list) else x for name, x in params.items()}
+
+
+def runs_alike(space: Space, config: Any, num_runs: int) -> int:
+    """Return how many runs of a sweep share a compiled update, on average.
+
+    Options that may be schedules are what it is given; by any other it may become another one.
+
+    Args:
+        space: of the options.
+        config: that trials change.
+        num_runs: of the sweep.
+    """
+    from hotloop.training.options.constraints import scheduled
+
+    may = scheduled(type(config))
+    for name, one in space.items():
+        if name not in may:
+            num_runs //= len(one.values) if isinstance(one, Choices) else num_runs
+    return max(1, num_runs)
