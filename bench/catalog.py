@@ -69,6 +69,7 @@ PPO, APPO, SAC, TD3, DQN = (
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
 CLUSTER = "docs/cluster.md"
+WORKERS = "docs/workers.md"
 PEER_CURVES = "--timesteps 100000 --seeds 5 --peer"
 
 BENCHES: dict[str, Bench] = {
@@ -244,7 +245,7 @@ BENCHES: dict[str, Bench] = {
             Table(ROLLOUTS, "workers start", rollouts.start_table),
             Table(ROLLOUTS, "workers ppo", rollouts.ppo_table),
             Table(ROLLOUTS, "workers auto", rollouts.auto_table),
-            Table(ROLLOUTS, "workers central", rollouts.central_table),
+            Table(WORKERS, "workers central", rollouts.central_table),
             Table(CLUSTER, "cluster plan", rollouts.plan_table),
             Table(CLUSTER, "cluster ray", rollouts.ray_table),
             Table(CLUSTER, "cluster costs", rollouts.ray_costs_table),
