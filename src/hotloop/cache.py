@@ -28,8 +28,6 @@ from pathlib import Path
 
 # Longer than anything takes to be made: who has a lock for so long has been stopped.
 _PATIENCE_S = 600.0
-# How many runs want the same: whoever starts them says so to their processes.
-RUNS = "HOTLOOP_RUNS"
 _MAKING = ".making-"
 
 
@@ -42,10 +40,18 @@ def directory() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "hotloop"
 
 
-def num_runs() -> int:
-    """How many runs want what this one makes: 1, unless whoever started it says more."""
-    text = os.environ.get(RUNS, "")
-    return max(1, int(text)) if text.isdecimal() else 1
+@dataclass
+class Shared:
+    """How many runs want what this process makes.
+
+    Attributes:
+        runs: of a sweep, those that are alike.
+    """
+
+    runs: int = 1
+
+
+SHARED = Shared()
 
 
 @dataclass(frozen=True)

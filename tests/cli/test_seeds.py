@@ -85,20 +85,6 @@ def test_two_seeds(capfd, tmp_path):
     assert sorted(os.listdir(tmp_path / "both")) == ["seed_3", "seed_5"]
 
 
-def test_each_knows_how_many_share_what_it_compiles(tmp_path, monkeypatch):
-    told, popen = [], subprocess.Popen
-
-    def noted(command, **options):
-        told.append(options["env"]["HOTLOOP_RUNS"])
-        return popen(command, **options)
-
-    monkeypatch.setattr("hotloop.cli.seeds.subprocess.Popen", noted)
-    args = ["--env-id", "CartPole-v1", "--total-timesteps", "64", "--num-steps", "16"]
-    args += ["--num-envs", "2", "--execution", "eager", "--seeds", "1-2"]
-    assert main(["train", "ppo", *args, "--run-dir", str(tmp_path / "runs")]) == 0
-    assert told == ["2", "2"]
-
-
 def test_a_seed_that_fails(capfd, tmp_path):
     args = ["--env-id", "tests.cli.odd_envs:Nowhere", "--seeds", "1-2", "--jobs", 1]
     code, out, err = run(capfd, "train", "ppo", *SHORT, *args, "--runs-dir", tmp_path)

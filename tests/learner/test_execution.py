@@ -38,7 +38,7 @@ def test_the_choice_weighs_the_work_ahead(monkeypatch):
 def test_what_many_runs_share_is_worth_more(monkeypatch):
     alone = choose("auto", num_calls=5_000, flop_per_call=1e7)
     assert not alone.is_compiled
-    monkeypatch.setenv("HOTLOOP_RUNS", "12")
+    monkeypatch.setattr("hotloop.cache.SHARED.runs", 12)
     together = choose("auto", num_calls=5_000, flop_per_call=1e7)
     assert together.is_compiled
     assert "would save about 53 s of 5,000 updates in each of 12 runs" in together.reason

@@ -131,6 +131,7 @@ def test_a_grid_has_all_points_once():
         ({"learning_rate": "1e-3,1e-4", "num_minibatches": "1,2,4"}, 8),
         ({"num_minibatches": "1,2,4", "update_epochs": "1,2,3,4,5,6,7,8,9,10"}, 1),
         ({"num_steps": "int:16,256"}, 1),
+        ({"update_epochs": "int:1,9", "num_minibatches": "1,2", "num_steps": "int:16,256"}, 1),
     ],
 )
 def test_runs_that_share_a_compiled_update(texts, alike):

@@ -14,6 +14,7 @@ import pytest
 
 from hotloop.cli import main
 from hotloop.sweeps import Results
+from hotloop.sweeps.pool import Process
 
 TINY = ["--env-id", "CartPole-v1", "--total-timesteps", "256", "--execution", "eager"]
 TINY += ["--num-steps", "16", "--num-envs", "4", "--hidden-sizes", "8", "--checkpoint-interval"]
@@ -204,16 +205,19 @@ def _workers_of(directory):
 
 
 def test_processes_know_how_many_runs_share_what_they_compile(path, monkeypatch):
-    told, popen = [], subprocess.Popen
+    told, tell = [], Process._tell
 
-    def noted(command, **options):
-        told.append(options.get("env", {}).get("HOTLOOP_RUNS"))
-        return popen(command, **options)
+    def noted(self, message):
+        told.append(message.get("runs"))
+        tell(self, message)
 
-    monkeypatch.setattr("hotloop.sweeps.pool.subprocess.Popen", noted)
+    monkeypatch.setattr(Process, "_tell", noted)
     options = ("learning_rate=1e-3,1e-2", "num_minibatches=1,2", "--sampler", "grid")
     sweep(path, *options, "--seeds", "1-3", "--jobs", "1")
-    assert told == ["6"]
+    assert told == [6] * 12
+    # More seeds change nothing of how the others ran.
+    assert main(["sweep", "resume", str(path), "--seeds", "1-4", "--jobs", "1"]) == 0
+    assert told == [6] * 16
 
 
 def test_pruned_runs_are_stopped_early(path):

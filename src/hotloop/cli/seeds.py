@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop.cache import RUNS
 from hotloop.cli import tell
 from hotloop.cli.planned import Plan, Planned
 from hotloop.cli.runs import show
@@ -67,8 +66,7 @@ def train(
         own = {one.label: [*one.options, f"--run-dir={paths[one]}"] for one in planned}
         told = f"{min(jobs, len(planned))} at a time"
     print(f"{counted(planned)}, {told}, in {directory}", flush=True)
-    commands = {label: [*command, *args] for label, args in own.items()}
-    codes, number = _run(commands, jobs, num_alike=len({one.options[-1] for one in planned}))
+    codes, number = _run({label: [*command, *args] for label, args in own.items()}, jobs)
     conclude(list(paths.values()), directory)
     if number is not None:
         stopped = [label for label in own if codes.get(label) != 0]
@@ -128,16 +126,8 @@ def conclude(paths: Sequence[Path], directory: Path) -> None:
         print(f"next: hotloop plot {shlex.quote(str(directory))}")
 
 
-def _run(
-    commands: Mapping[str, list[str]], jobs: int, *, num_alike: int
-) -> tuple[dict[str, int], int | None]:
-    """Run commands, some at a time; return exit codes by label, and the signal that has come.
-
-    Args:
-        commands: by label.
-        jobs: so many at a time.
-        num_alike: trainings that share a compiled update.
-    """
+def _run(commands: Mapping[str, list[str]], jobs: int) -> tuple[dict[str, int], int | None]:
+    """Run commands, some at a time; return exit codes by label, and the signal that has come."""
     codes: dict[str, int] = {}
     at_once = min(jobs, len(commands))
     with end_once() as ending:
@@ -147,7 +137,7 @@ def _run(
             while left or running:
                 while left and len(running) < jobs:
                     label = left.pop(0)
-                    running[label] = _Child(commands[label], label, at_once, num_alike)
+                    running[label] = _Child(commands[label], label, at_once)
                 time.sleep(_LOOK_S)
                 _collect(running, codes)
                 ending.check()
@@ -178,7 +168,7 @@ def directory_of(config: Any, name: str) -> Path:
 class _Child:
     """A training in a process of its own, whose lines are printed behind a label."""
 
-    def __init__(self, command: list[str], label: str, at_once: int, num_alike: int) -> None:
+    def __init__(self, command: list[str], label: str, at_once: int) -> None:
         # A terminal's Ctrl-C reaches this process alone, which hands it on.
         self._process = subprocess.Popen(
             command,
@@ -192,7 +182,6 @@ class _Child:
                 "PYTHONUNBUFFERED": "1",
                 "PYTHONIOENCODING": "utf-8",
                 JOBS: str(at_once),
-                RUNS: str(num_alike),
             },
             start_new_session=True,
         )

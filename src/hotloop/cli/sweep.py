@@ -338,8 +338,11 @@ def _go(
 
     sampler = Sampler(own.sampler, space, own.sampler_seed)
     seeds = parse_seeds(own.seeds)
-    num_runs = (own.trials or sampler.most or 1) * len(seeds)
-    plan = plan_of(name, config, own, seeds, runs_alike(space, config, num_runs))
+    # Of a sweep that is there as it was begun: what one compiles, another must not leave eager.
+    counts = [count for count in (own.trials, sampler.most) if count and count > 0]
+    alike = runs_alike(space, config, min(counts, default=1) * len(seeds))
+    alike = results.get("runs_alike") or alike
+    plan = plan_of(name, config, own, seeds, alike)
     pruner = Pruner(own.pruner, config.total_timesteps)
     if plan.trials is None and plan.hours is None and sampler.most is None:
         raise ConfigError("a sweep needs an end: pass `--trials` or `--hours`")
@@ -352,6 +355,7 @@ def _go(
     results.enter(may_join=own.join)
     for what, value in kept.items():
         results.set(what, value)
+    results.set("runs_alike", alike)
     results.set("steps", config.total_timesteps)
     results.set("asked", {name: getattr(own, name) for name in _MORE if name != "join"})
     shown = Shown(plan, sampler.most)

@@ -89,7 +89,7 @@ def choose(
         num_calls: updates in the whole run.
         flop_per_call: arithmetic of one update.
         num_lanes: runs that each call updates. Of a sweep others want it compiled too, as
-            `cache.num_runs` says.
+            `cache.SHARED` says.
         device: where it runs; None: on the CPU.
 
     Raises:
@@ -126,7 +126,7 @@ def choose(
         return Choice(False, f"eager: there is no C++ compiler ({compiler})")
     if mode == "compile":
         return Choice(True, "compiled, as asked")
-    num_runs = cache.num_runs()
+    num_runs = cache.SHARED.runs
     saved_s = LAUNCHES_SAVED_S + ARITHMETIC_SAVED * flop_per_call / FLOP_PER_S
     saved_s *= num_calls * max(num_lanes, num_runs)
     is_worth_it = saved_s > 1.5 * COMPILE_S

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.cache import RUNS
 from hotloop.errors import ConfigError, MissingExtraError, shortened
 from hotloop.sweeps.runner import Plan, Runner, Unit
 from hotloop.sweeps.spaces import Choices, Range, Space
@@ -171,7 +170,6 @@ class RayRunner(Runner):
         tune = import_tune()
         wanted = self._where.resources
         env = {"TUNE_FUNCTION_THREAD_TIMEOUT_S": str(_THREAD_S), "RAY_CHDIR_TO_TRIAL_DIR": "0"}
-        env[RUNS] = str(self.plan.runs_alike)
         env["WANDB_RUN_GROUP"] = os.environ.get("WANDB_RUN_GROUP", self.directory.name)
         given = self._where.runtime_env
         runtime_env = {**given, "env_vars": {**env, **given.get("env_vars", {})}}
@@ -199,6 +197,7 @@ class RayRunner(Runner):
         work = Work(
             algorithm=self.plan.algorithm,
             metric=self.plan.metric,
+            runs=self.plan.runs_alike,
             directory=str(self.directory.resolve()),
             sys_path=[path or os.getcwd() for path in sys.path],
         )

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop.cache import RUNS
 from hotloop.sweeps.worker import packed
 from hotloop.system.crowding import JOBS
 
@@ -25,16 +24,15 @@ class Process:
     Args:
         log: what it prints goes there.
         jobs: how many there are.
-        runs: how many runs may share what is compiled.
 
     Attributes:
         work: what it is at, as its owner calls it; None: it is idle.
-        has_trained: whether it has made one before, and imported everything.
+        has_made: as how many lanes it has trained before, and has them compiled.
     """
 
-    def __init__(self, log: Path, jobs: int, runs: int) -> None:
+    def __init__(self, log: Path, jobs: int) -> None:
         self.work: Any = None
-        self.has_trained = False
+        self.has_made: set[int] = set()
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hotloop.sweeps.worker"],
@@ -42,12 +40,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 # W&B shows the runs of a sweep as one group.
-                env={
-                    "WANDB_RUN_GROUP": log.parent.name,
-                    **os.environ,
-                    JOBS: str(jobs),
-                    RUNS: str(runs),
-                },
+                env={"WANDB_RUN_GROUP": log.parent.name, **os.environ, JOBS: str(jobs)},
                 start_new_session=True,  # a terminal's Ctrl-C reaches the sweep alone
             )
         assert self._process.stdin is not None
@@ -61,11 +54,21 @@ class Process:
         """Its number."""
         return self._process.pid
 
-    def train(self, work: Any, algorithm: str, configs: Sequence[Any], metric: str) -> None:
-        """Hand it a training, or lanes of one."""
+    def train(
+        self, work: Any, algorithm: str, configs: Sequence[Any], metric: str, runs: int
+    ) -> None:
+        """Hand it a training, or lanes of one.
+
+        Args:
+            work: as its owner calls it.
+            algorithm: by its name on the command line.
+            configs: of each lane.
+            metric: see `worker.METRICS`.
+            runs: that share a compiled update.
+        """
         self.work = work
         texts = [packed(config) for config in configs]
-        self._tell({"algorithm": algorithm, "configs": texts, "metric": metric})
+        self._tell({"algorithm": algorithm, "configs": texts, "metric": metric, "runs": runs})
 
     def stop(self) -> None:
         """Have it end what it is at, at the next report."""
@@ -114,11 +117,10 @@ class Pool:
     Args:
         jobs: how many.
         log: what they print goes there.
-        runs: how many runs may share what is compiled.
     """
 
-    def __init__(self, jobs: int, log: Path, runs: int) -> None:
-        self._jobs, self._log, self._runs = jobs, log, runs
+    def __init__(self, jobs: int, log: Path) -> None:
+        self._jobs, self._log = jobs, log
         self.processes: list[Process] = []
         self._selector = selectors.DefaultSelector()
 
@@ -133,7 +135,7 @@ class Pool:
 
     def start(self) -> Process:
         """Start another one, however many there are."""
-        process = Process(self._log, self._jobs, self._runs)
+        process = Process(self._log, self._jobs)
         self.processes.append(process)
         self._selector.register(process.out, selectors.EVENT_READ, process)
         return process

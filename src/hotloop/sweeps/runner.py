@@ -23,7 +23,8 @@ from hotloop.sweeps.spaces import from_json
 
 _LOOK_S = 0.25
 # Lanes `auto`: so many, which two processes on two cores were fastest with; they are taken where
-# they were faster in as many batches of each, but the first of each process, which is slow.
+# they were faster in as many batches of each, but the first of each process, which imports and may
+# compile.
 AUTO_LANES = 4
 _MEASURED = 2
 
@@ -238,7 +239,7 @@ class Runner:
 
     def _run(self, units: Iterator[Unit]) -> None:
         has_more = True
-        self._pool = Pool(self.plan.jobs, self.directory / "output.log", self.plan.runs_alike)
+        self._pool = Pool(self.plan.jobs, self.directory / "output.log")
         try:
             while has_more or self._pool.is_at_work:
                 while has_more and not self._is_over():
@@ -278,13 +279,12 @@ class Runner:
             return False
         self._load()
         self._begun[process.pid] = time.monotonic(), len(chosen)
-        process.train(
-            [unit for unit, _ in chosen],
-            self.plan.algorithm,
-            [config for _, config in chosen],
-            self.plan.metric,
-        )
+        self._hand_to(process, [unit for unit, _ in chosen], [config for _, config in chosen])
         return True
+
+    def _hand_to(self, process: Process, units: Sequence[Unit], configs: Sequence[Any]) -> None:
+        plan = self.plan
+        process.train(units, plan.algorithm, configs, plan.metric, plan.runs_alike)
 
     def _take(self, unit: Unit, config: Any) -> Any:
         """Claim a run; return its configuration, or None: it is done, or others are at it."""
@@ -309,8 +309,9 @@ class Runner:
     def _measure(self, process: Process, is_whole: bool) -> None:
         """Note how many trainings a second a process has made."""
         began_s, lanes = self._begun.pop(process.pid, (0.0, 0))
-        if is_whole and lanes in self._rates and process.has_trained:
+        if is_whole and lanes in self._rates and lanes in process.has_made:
             self._rates[lanes].append(lanes / (time.monotonic() - began_s))
+        process.has_made.add(lanes)
 
     def _fit(self, configs: Sequence[Any]) -> bool:
         """Whether these may be lanes of one update."""
@@ -355,7 +356,7 @@ class Runner:
                     reason = reason or self._stopped.pop(unit.key, "")
                     self._finish(unit, state, score, reason, seconds)
                 self._measure(process, all(told[0] == "done" for told in message["done"]))
-                process.work, process.has_trained = None, True
+                process.work = None
 
     def _report(
         self, process: Process, units: Sequence[Unit], lane: int, timesteps: int, score: float
@@ -391,7 +392,7 @@ class Runner:
             fresh = self._pool.idle() or self._pool.start()
             config = self._take(unit, self._config(unit))
             if config is not None:
-                fresh.train([unit], self.plan.algorithm, [config], self.plan.metric)
+                self._hand_to(fresh, [unit], [config])
 
     def _finish(
         self, unit: Unit, state: str, score: float | None, reason: str, seconds: float | None

@@ -150,8 +150,8 @@ def runs_alike(space: Space, config: Any, num_runs: int) -> int:
     """
     from hotloop.training.options.constraints import scheduled
 
-    may = scheduled(type(config))
+    may, kinds = scheduled(type(config)), 1
     for name, one in space.items():
         if name not in may:
-            num_runs //= len(one.values) if isinstance(one, Choices) else num_runs
-    return max(1, num_runs)
+            kinds *= len(one.values) if isinstance(one, Choices) else num_runs
+    return max(1, num_runs // kinds)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop.cache import SHARED
 from hotloop.ops.schedules import as_schedule, steps
 from hotloop.sweeps.worker import Scored, reason_of, unpacked
 
@@ -25,6 +26,7 @@ class Work:
     Attributes:
         algorithm: by its name on the command line.
         metric: see `worker.METRICS`.
+        runs: that share a compiled update.
         directory: of the runs.
         sys_path: where the sweep's own process imports from.
         config: of a population, packed; None: each trial brings its own.
@@ -33,6 +35,7 @@ class Work:
 
     algorithm: str
     metric: str
+    runs: int
     directory: str
     sys_path: list[str]
     config: str | None = None
@@ -48,6 +51,7 @@ def train_trial(given: Mapping[str, Any], work: Work) -> None:
     """
     from ray import tune
 
+    SHARED.runs = work.runs
     sys.path[:] = [*sys.path, *(path for path in work.sys_path if path not in sys.path)]
     trial = _Trial(given, work, Path(work.directory) / tune.get_context().get_trial_name())
     try:

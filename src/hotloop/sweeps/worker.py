@@ -2,10 +2,11 @@
 
     python -m hotloop.sweeps.worker
 
-It reads lines of JSON: `{"algorithm": …, "configs": […], "metric": …}`, configurations as pickles
-in base64, which are lanes of one update where there are several; and `{"stop": true}` while they
-train. It writes `{"report": [lane, transitions, score]}` and in the end `{"done": […]}`, a list
-[state, score, reason, seconds] for each. When nobody is there to write to it, it ends.
+It reads lines of JSON: `{"algorithm": …, "configs": […], "metric": …, "runs": …}`, configurations
+as pickles in base64, which are lanes of one update where there are several, and how many runs share
+it compiled; and `{"stop": true}` while they train. It writes `{"report": [lane, transitions,
+score]}` and in the end `{"done": […]}`, a list [state, score, reason, seconds] for each. When
+nobody is there to write to it, it ends.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any, TextIO
 
+from hotloop.cache import SHARED
 from hotloop.errors import HotloopError, NonFiniteError
 from hotloop.sweeps.pruners import NUM_REPORTS
 
@@ -112,6 +114,7 @@ class _Work:
     def __init__(self, work: dict[str, Any], out: TextIO, stopping: threading.Event) -> None:
         from hotloop.algorithms import find
 
+        SHARED.runs = work["runs"]
         self._algorithm = find(work["algorithm"])
         self._configs = [unpacked(text) for text in work["configs"]]
         self._out, self._stopping = out, stopping

@@ -17,7 +17,7 @@ import numpy as np
 from hotloop import timing
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Exploration, Network, PolicySnapshot, network_from_json
-from hotloop.rollouts.ray.cluster import import_ray, of_actor
+from hotloop.rollouts.ray.cluster import first_line, import_ray, of_actor
 from hotloop.rollouts.ray.recording import Recorded, record
 from hotloop.timing import span
 from hotloop.types import Array
@@ -76,7 +76,7 @@ class Inference:
     """
 
     def __init__(self, network: Mapping[str, Any], device: str, recorded: Recorded) -> None:
-        self._place = record(recorded), os.getpid()
+        self._name, self._place = recorded.component, (record(recorded), os.getpid())
         self._network, self._device = network_from_json(dict(network)), device
         self._policies: dict[int, ActingPolicy] = {}  # by publication; who was asked last is last
         self._asked: list[_Asked] = []
@@ -134,13 +134,13 @@ class Inference:
 
     async def _answer(self, weights: Weights, batch: list[_Asked]) -> None:
         answers: list[Answer] = []
-        failure: Exception | None = None
+        failure: HotloopError | None = None
         try:
             policy = await self._policy(weights)
             self._waiting.close()
             answers = _computed(policy, batch, self._place)
-        except Exception as error:  # the worker that asked tells it
-            failure = error
+        except Exception as error:  # the worker that asked tells it; it may know no error of torch
+            failure = HotloopError(f"{self._name}: {type(error).__name__}: {first_line(error)}")
         finally:
             self._waiting.enter_context(span("wait", kind="wait"))
         for number, one in enumerate(batch):
@@ -259,12 +259,13 @@ class AskingPolicy(ActingPolicy):
                 answer: Answer = ray.get(ref, timeout=_ANSWER_S)
             except ray.exceptions.GetTimeoutError as error:
                 raise HotloopError(
-                    f"no inference actor has answered within {_ANSWER_S:.0f} s: it hangs, or there "
-                    "is no room to start it again: look at `ray status`"
+                    f"no inference actor has answered within {_ANSWER_S:.0f} s: it hangs, dies "
+                    "again and again, or has no room to be started in: look at `ray status`"
                 ) from error
             except ray.exceptions.RayError as error:
-                # Of no kind that another worker could mend.
-                raise HotloopError(str(of_actor(error, "inference"))) from error
+                cause = getattr(error, "cause", None)
+                told = cause if isinstance(cause, HotloopError) else of_actor(error, "inference")
+                raise HotloopError(str(told)) from error  # of no kind that another could mend
         self.answered_by = answer.place
         return answer
 

@@ -315,7 +315,8 @@ class Supervisor:
         reason = f"its actor died ({first_line(error)})"
         one, longest_s = self._groups[worker], self._envs.longest_step_s
         passed_s = time.monotonic() - one.began_s
-        if longest_s is not None and passed_s > longest_s:
+        is_alone = self._envs.inference_of(worker) is None  # else it may have waited for that
+        if longest_s is not None and passed_s > longest_s and is_alone:
             each = self._envs.step_timeout_s
             reason += (
                 f", {passed_s:.0f} s into a part; a step of an environment that takes more than "
