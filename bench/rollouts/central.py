@@ -1,4 +1,4 @@
-"""Who asks the network of images: each worker by itself, or one process for all of them.
+"""Central inference: a network of images, asked by each worker or by one process for all of them.
 
 Environments sleep and give noise; the network is the one of Nature's DQN. Workers are processes of
 this machine, or actors of a Ray of its own.
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.rollouts.clusters import cluster_of, environments
+from bench.rollouts.clusters import ACTOR, cluster_of, cpu_s, environments, pids_of
 from bench.rollouts.environments import SEEN
 from bench.rollouts.scale import Scale, alternate, store
 
@@ -22,7 +22,7 @@ WAYS = {
     for backend, where in (("processes", "processes"), ("ray", "Ray"))
     for inference, who in (("worker", "each worker"), ("central", "central"))
 }
-_MARKS = (b"ray::Actor", b"ray::Inference", b"hotloop.rollouts")
+_MARKS = (ACTOR, b"ray::Inference", b"hotloop.rollouts")  # who steps or acts
 
 
 def act_centrally(how: str, *, workers: int, num_steps: int, seconds: float) -> dict[str, float]:
@@ -65,33 +65,17 @@ def _collected(
     try:
         for version in (1, 2):
             advance(version)
-        pids, count, version = [os.getpid(), *_pids()], 0, 2
-        began, before = time.perf_counter(), sum(map(_cpu_s, pids))
+        pids, count, version = [os.getpid(), *pids_of(*_MARKS)], 0, 2
+        began, before = time.perf_counter(), sum(map(cpu_s, pids))
         while time.perf_counter() - began < seconds:
             version += 1
             count += advance(version)
         passed_s = time.perf_counter() - began
-        cpu_s = sum(map(_cpu_s, pids)) - before
-        held = sum(map(_held_mib, _pids()))
+        taken_s = sum(map(cpu_s, pids)) - before
+        held = sum(map(_held_mib, pids_of(*_MARKS)))
     finally:
         rollout.close()
-    return {"rate": count / passed_s, "cpu_ms": 1e3 * cpu_s / count, "mib": held}
-
-
-def _pids() -> list[int]:
-    """Processes that step or act."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            line = path.read_bytes()
-            if int(path.parent.name) != os.getpid() and any(mark in line for mark in _MARKS):
-                found.append(int(path.parent.name))
-    return found
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return {"rate": count / passed_s, "cpu_ms": 1e3 * taken_s / count, "mib": held}
 
 
 def _held_mib(pid: int) -> float:

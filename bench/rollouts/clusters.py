@@ -26,6 +26,7 @@ from bench.rollouts.scale import QUICK, Scale, alternate, store
 _STORE = 200 * 2**20
 _SHARE = 0.02  # of a core, by Ray's account, for an environment that sleeps
 _NODES = 8
+ACTOR = b"ray::Actor"  # in a command of one that steps environments
 
 
 @contextlib.contextmanager
@@ -162,7 +163,7 @@ def start_on_ray(workers: int) -> dict[str, float]:
         began = time.perf_counter()
         envs = environments(UNEVEN, workers=workers, per_worker=1)
         ready_s = time.perf_counter() - began
-        times = [_cpu_s(pid) for pid in _actors()]
+        times = [cpu_s(pid) for pid in pids_of(ACTOR)]
         envs.close()
     return {
         "ray_s": ray_s,
@@ -193,7 +194,7 @@ def recover_on_ray(kills: int) -> dict[str, float]:
             sampler.advance()
             usual.append(clock() - began)
         for _ in range(kills):
-            os.kill(_actors()[0], signal.SIGKILL)
+            os.kill(pids_of(ACTOR)[0], signal.SIGKILL)
             began = clock()
             sampler.advance()
             found["actor"].append(clock() - began - statistics.median(usual))
@@ -211,16 +212,19 @@ def recover_on_ray(kills: int) -> dict[str, float]:
     }
 
 
-def _actors() -> list[int]:
+def pids_of(*marks: bytes) -> list[int]:
+    """Processes, but this one, whose command has one of these marks."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if path.read_bytes().startswith(b"ray::Actor"):
-                found.append(int(path.parent.name))
+            line, pid = path.read_bytes(), int(path.parent.name)
+            if pid != os.getpid() and any(mark in line for mark in marks):
+                found.append(pid)
     return sorted(found)
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Seconds that a process has had of the cores."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -55,6 +55,23 @@ def train(path, algorithm=ppo, env=None, *, on_report=None, resume_from=None, **
     return algorithm.train(config, env=env, on_report=on_report, resume_from=resume_from)
 
 
+def train_off_policy(path, **options):
+    config = sac.Config(
+        env_id="Pendulum-v1",
+        run_dir=str(path),
+        workers=2,
+        num_envs=2,
+        learning_starts=64,
+        batch_size=32,
+        buffer_size=1000,
+        hidden_sizes=(16,),
+        execution="eager",
+        total_timesteps=400,
+        **options,
+    )
+    return sac.train(config)
+
+
 def lines_of(path):
     return RunDirectory.open(path).metrics()
 
@@ -87,23 +104,8 @@ def test_it_learns_the_same_as_processes_and_inline(tmp_path, options):
 def test_what_is_scaled_anew_without_an_update_is_scaled_so_by_actors(tmp_path):
     """Off policy a round may publish no other weights, and what observations are scaled by."""
     for backend in ("ray", "processes"):
-        config = sac.Config(
-            env_id="Pendulum-v1",
-            run_dir=str(tmp_path / backend),
-            backend=backend,
-            workers=2,
-            num_envs=2,
-            fragment_steps=2,
-            normalize_obs=True,
-            learning_starts=64,
-            batch_size=32,
-            buffer_size=1000,
-            update_to_data=0.125,
-            hidden_sizes=(16,),
-            execution="eager",
-            total_timesteps=400,
-        )
-        sac.train(config)
+        options = {"fragment_steps": 2, "normalize_obs": True, "update_to_data": 0.125}
+        train_off_policy(tmp_path / backend, backend=backend, **options)
     assert_same(tmp_path / "ray", tmp_path / "processes")
 
 
@@ -144,22 +146,8 @@ def test_every_transition_is_counted_and_none_is_too_old(tmp_path, schedule, bou
 
 
 def test_what_learns_from_replay_takes_what_there_is(tmp_path):
-    config = sac.Config(
-        env_id="Pendulum-v1",
-        run_dir=str(tmp_path / "run"),
-        backend="ray",
-        workers=2,
-        num_envs=2,
-        schedule="async",
-        learning_starts=64,
-        batch_size=32,
-        buffer_size=1000,
-        update_to_data=0.1,
-        hidden_sizes=(16,),
-        execution="eager",
-        total_timesteps=400,
-    )
-    told = sac.train(config).accounting
+    options = {"backend": "ray", "schedule": "async", "update_to_data": 0.1}
+    told = train_off_policy(tmp_path / "run", **options).accounting
     assert told["trained"] >= 400
     assert_adds_up(told)
 

@@ -119,7 +119,11 @@ class RayEnvironments:
                     with contextlib.suppress(OSError):  # there will be no timing
                         Path(timing_dir).mkdir(parents=True, exist_ok=True)
                 self.actors = [self.start(worker, first_episode) for worker in range(num_workers)]
-                ready = [self._is_ready(worker) for worker in range(num_workers)]
+                hint = "its node has no room, or making its environments hangs"
+                ready: list[Ready] = [
+                    self._ready(actor, f"worker {worker}", hint)
+                    for worker, actor in enumerate(self.actors)
+                ]
         except BaseException:
             self.close()
             raise
@@ -193,19 +197,9 @@ class RayEnvironments:
         for number in range(self._num_inference):
             recorded = self._recorded(f"inference-{number}")
             self._inference.append(kind.remote(network.to_json(), device, recorded))
-        errors = self.ray.exceptions
         assert self.watches is not None
         for number, actor in enumerate(self._inference):
-            name = f"inference actor {number}"
-            try:
-                place = self.ray.get(actor.ready.remote(), timeout=_START_S)
-            except errors.GetTimeoutError as error:
-                raise EnvironmentFailure(
-                    f"{name} was not ready within {_START_S:.0f} s: its node has no room: look at "
-                    "`ray status`"
-                ) from error
-            except errors.RayError as error:
-                raise of_actor(error, name) from error
+            place = self._ready(actor, f"inference actor {number}", "its node has no room")
             self._answered.append({place})
             self.watches.need(place[0])
 
@@ -252,18 +246,23 @@ class RayEnvironments:
         self._places[worker] = min(fit, key=lambda node: count[node], default=self._learner_node)
         return NodeAffinitySchedulingStrategy(self._places[worker], soft=True)
 
-    def _is_ready(self, worker: int) -> Ready:
-        """Wait until an actor's environments are made."""
+    def _ready(self, actor: Any, name: str, hint: str) -> Any:
+        """Wait until an actor is ready, and return what it says then.
+
+        Args:
+            actor: waited for.
+            name: of it, for errors.
+            hint: why it may take too long.
+        """
         errors = self.ray.exceptions
         try:
-            return self.ray.get(self.actors[worker].ready.remote(), timeout=_START_S)
+            return self.ray.get(actor.ready.remote(), timeout=_START_S)
         except errors.GetTimeoutError as error:
             raise EnvironmentFailure(
-                f"worker {worker} was not ready within {_START_S:.0f} s: its node has no room, or "
-                "making its environments hangs: look at `ray status`"
+                f"{name} was not ready within {_START_S:.0f} s: {hint}: look at `ray status`"
             ) from error
         except errors.RayError as error:
-            raise of_actor(error, f"worker {worker}") from error
+            raise of_actor(error, name) from error
 
     def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> RayRollout:
         """Begin to collect with them; once."""
