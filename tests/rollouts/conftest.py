@@ -9,14 +9,17 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from tests.rollouts.workers.pools import MARK, marked_processes
+from tests.warm_start import cold_start, warm_start
+
+__all__ = ["cold_start", "warm_start"]
 
 
 @pytest.fixture
-def mark(monkeypatch):
-    """Marks all processes that the test starts; afterwards none of them may live."""
+def mark(monkeypatch, warm_start):
+    """Mark all processes that the test starts. Afterwards, none of them may live."""
     value = uuid.uuid4().hex
     monkeypatch.setenv(MARK, value)
-    # As in a training: a product that is shared out among threads differs in its last bits.
+    # As in a training: a matrix product that threads share differs in its last bits.
     with threadpool_limits(1, user_api="blas"):
         yield value
     until = time.monotonic() + 3.0
