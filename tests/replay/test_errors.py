@@ -138,10 +138,8 @@ def has_priorities(twins):
 
 # Weights.
 
-NOT_FINITE = [np.nan, np.inf, -np.inf, 1e291, -1e291]
 
-
-@pytest.mark.parametrize("weight", [*NOT_FINITE, np.float32(np.nan), np.float32(np.inf)])
+@pytest.mark.parametrize("weight", [np.nan, -np.inf, 1e291, np.float32(np.inf)])
 @pytest.mark.parametrize("kind", [float, np.asarray])
 def test_weights_that_are_not_finite(weighted_twins, weight, kind):
     twins, wanted = weighted_twins, "`weight` must be a finite number"
@@ -378,7 +376,8 @@ def test_images_that_do_not_fit():
         *("type", "int", "float", "print", "TypeError", "ValueError", "class", "None", "lambda"),
         *("add", "extend", "buffer", "target0", "where0", "kinds0", "stage", "nan", "fields"),
         *("_absent", "_buffer", "_fields", "_write", "_at", "_n", "_v", "__class__", "__dict__"),
-        *("given", "a b", "a.b", "ε", "0", "x" * 300),
+        *("given", "a b", "a.b", "ε", "é", "ﬁ", "0", "x" * 300, "_", "_owner", "_unknown"),
+        *("_needs_weight", "_takes_weight", "_nan", "_acquire", "_release"),
     ],
 )
 @pytest.mark.parametrize("sampler", [Uniform(), Proportional()])
@@ -545,26 +544,6 @@ def test_more_than_there_are():
         twins.refused(ReplayError, "a batch of 1000000000 without", "sample", 10**9)
         twins.alike(*twins.both("sample", size))
         twins.assert_as_before()
-
-
-def test_strict():
-    buffers = [
-        ReplayBuffer(
-            9, {"x": ((), np.int8)}, sampler=Proportional(replacement=False, strict=True), seed=1
-        )
-        for _ in range(2)
-    ]
-    for buffer in buffers:
-        buffer.extend(x=np.arange(6), weight=[0.0, 2.0, 0.0, -1.0, -1.0, 0.0])
-    with pytest.raises(ReplayError, match=r"a batch of 5 needs .* and 4 of 6 have some: ask for"):
-        buffers[0].sample(5)
-    for _ in range(10):
-        one, other = (buffer.sample(4) for buffer in buffers)
-        np.testing.assert_array_equal(one.index, other.index)
-    for buffer in buffers:
-        buffer.update_weights(np.arange(6), np.full(6, -2.0))
-    with pytest.raises(ReplayError, match=r"a batch of 1 needs .* and 0 of 6 have some"):
-        buffers[0].sample(1)
 
 
 @pytest.mark.parametrize("beta", [-1.0, np.nan, np.inf, -np.inf, "high", [0.4]])
@@ -859,6 +838,10 @@ def test_a_map_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="name a directory on a disk that has them"):
         ReplayBuffer(100, FIELDS, memory_map=tmp_path / "file")
+    fields = dict.fromkeys("abcdefgh", ((128,), np.float64))  # 9 TB in all
+    with pytest.raises(OutputError, match="bytes for the replay in"):
+        ReplayBuffer((1 << 30) - 1, fields, memory_map=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("kind", ["finals", "frames"])

@@ -143,17 +143,8 @@ def test_ordered_pairs_without_replacement(vector):
     weights, shift, setting = vector
     buffer = filled(weights, Proportional(replacement=False, shift=setting), seed=11)
     law = successive(normalized(weights, shift), 2)
-    counts = tuples_counted(drawn(buffer, 2, 60_000), len(weights))
-    assert_law(counts, law)
-
-
-def test_ordered_pairs_as_numpy_draws_them(vector):
-    weights, shift, setting = vector
-    buffer = filled(weights, Proportional(replacement=False, shift=setting), seed=12)
     counts = tuples_counted(drawn(buffer, 2, 30_000), len(weights))
-    rng, probability = np.random.default_rng(13), normalized(weights, shift)
-    theirs = [rng.choice(len(weights), 2, replace=False, p=probability) for _ in range(8_000)]
-    assert_same_law(counts, tuples_counted(np.array(theirs), len(weights)))
+    assert_law(counts, law)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from hotloop.replay.native.calls import rebuild_weights
 from hotloop.replay.native.handle import KIND_TREE
 
 GAMMA, EPISODE = 0.5, 7
-SECONDS = 2.0
 PER_ENV = 10_000_000
 
 
@@ -220,20 +219,17 @@ def test_one_writes_while_another_reads(tmp_path, name, often):
     ]
     for thread in threads:
         thread.start()
-    stop.wait(SECONDS)
-    # A slow machine gets more time, until there was enough of everything.
-    for _ in range(100):
-        if buffer.num_added > 4000 and reader.num_saved > 1 and reader.num_batches > 60:
+    while not stop.wait(0.01):
+        if buffer.num_added > 4000 and reader.num_saved > 2 and reader.num_batches > 150:
             break
-        stop.wait(0.2)
     stop.set()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
     if failures:
         raise failures[0]
-    assert reader.num_saved > 1
-    assert reader.num_batches > 60
+    assert reader.num_saved > 2
+    assert reader.num_batches > 150
     if buffer.settings["share_next_obs"]:  # the growing was part of it
         grown = buffer.memory()
         part = "apart" if "images" in name or "stacks" in name else "finals"

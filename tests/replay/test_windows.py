@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotloop.errors import ConfigError
 from hotloop.replay import Batch, Prioritized, Proportional, ReplayBuffer
 
 SCALARS: dict[str, Any] = {
@@ -108,12 +107,6 @@ def test_after_a_truncation_something_follows():
     )
 
 
-def test_both_flags_count_as_termination():
-    buffer = windows(2)
-    buffer.add(obs=[0], next_obs=[1], reward=1.0, terminated=True, truncated=True)
-    check(buffer, discount=[0.0], terminated=[True], truncated=[True])
-
-
 @pytest.mark.parametrize(("end", "discounts"), [("terminated", [0, 0]), ("truncated", [0.25, 0.5])])
 def test_an_episode_shorter_than_a_window(end, discounts):
     buffer = windows(5)
@@ -129,13 +122,6 @@ def test_an_episode_shorter_than_a_window(end, discounts):
         next_obs=[2, 2, 15],
         discount=[*discounts, 0.03125],
     )
-
-
-def test_episodes_of_one_step():
-    buffer = windows(3)
-    for reward in (1.0, 2.0, 3.0):
-        walk(buffer, [reward], start=10 * reward, end="terminated")
-    check(buffer, reward=[1, 2, 3], obs=[10, 20, 30], next_obs=[11, 21, 31], discount=[0, 0, 0])
 
 
 def test_environments_have_windows_of_their_own():
@@ -156,25 +142,6 @@ def test_environments_have_windows_of_their_own():
     )
 
 
-def test_extend_is_add_again_and_again():
-    rows = 12
-    rng = np.random.default_rng(0)
-    columns = {
-        "obs": rng.integers(0, 3, (rows, 1)).astype(np.float32),
-        "next_obs": rng.integers(0, 3, (rows, 1)).astype(np.float32),
-        "reward": rng.integers(-4, 4, rows).astype(np.float32),
-        "terminated": rng.random(rows) < 0.2,
-        "truncated": rng.random(rows) < 0.2,
-    }
-    at_once, singly = windows(3, num_envs=2), windows(3, num_envs=2)
-    at_once.extend(**columns)
-    for row in range(rows):
-        singly.add(env=row % 2, **{name: column[row] for name, column in columns.items()})
-    assert len(singly) > 6
-    for name, value in vars(everything(singly)).items():
-        assert value.tobytes() == everything(at_once)[name].tobytes(), name
-
-
 def test_a_cut_closes_windows_as_they_are():
     buffer = windows(3)
     walk(buffer, [1.0, 2.0])
@@ -193,35 +160,6 @@ def test_a_cut_closes_windows_as_they_are():
     )
 
 
-def test_a_cut_of_one_environment_leaves_the_others():
-    buffer = windows(2, num_envs=2)
-    walk(buffer, [1.0], env=0)
-    walk(buffer, [10.0], start=100, env=1)
-    buffer.cut(1)
-    walk(buffer, [2.0], start=1, env=0)
-    walk(buffer, [20.0], start=101, env=1)
-    # Environment 1's first step alone: 10, γ; then environment 0: 1 + 2/2 = 2, γ².
-    check(buffer, reward=[10, 2], discount=[0.5, 0.25], obs=[100, 0], next_obs=[101, 2])
-
-
-def test_a_cut_of_what_has_not_begun_does_nothing():
-    buffer = windows(3, num_envs=2)
-    buffer.cut()
-    walk(buffer, [1.0], end="terminated")
-    buffer.cut(0)
-    buffer.cut()
-    check(buffer, reward=[1.0])
-
-
-def test_the_successor_is_the_true_one_where_episodes_are_reset():
-    # The observation after step 1 is 2, which the reset to 70 must not replace.
-    for n_step in (1, 2):
-        buffer = windows(n_step, share_next_obs=True)
-        walk(buffer, [1.0, 1.0], end="truncated")
-        walk(buffer, [1.0, 1.0], start=70.0, end="terminated")
-        check(buffer, next_obs=[1 if n_step == 1 else 2, 2, 71 if n_step == 1 else 72, 72])
-
-
 def test_returns_are_summed_from_the_last_to_the_first():
     rewards = np.float32([0.1, 1e8, -1e8, 0.3])
     buffer = windows(4, gamma=0.99)
@@ -232,32 +170,12 @@ def test_returns_are_summed_from_the_last_to_the_first():
     check(buffer, reward=[np.float32(total)])
 
 
-def test_a_window_longer_than_the_ring():
-    buffer = windows(4, capacity=2)
-    walk(buffer, [1.0, 2.0, 4.0, 8.0, 16.0], end="terminated")
-    # Five entries were there, two are left: 8 + 16/2 = 16;  16.
-    check(buffer, obs=[3, 4], reward=[16, 16], next_obs=[5, 5], discount=[0, 0])
-    assert buffer.num_added == 5
-
-
 def test_a_given_priority_waits_with_its_transition():
     buffer = windows(2, sampler=Prioritized(alpha=1.0, epsilon=0.5))
     walk(buffer, [1.0], weight=7.0)
     walk(buffer, [1.0], start=1, weight=2.0)
     walk(buffer, [1.0], start=2, end="terminated")  # the greatest there: 7.5
     check(buffer, weight=[7.5, 2.5, 7.5])
-
-
-@pytest.mark.parametrize("missing", ["reward", "terminated", "obs", "next_obs"])
-def test_windows_need_their_fields(missing):
-    fields = {name: one for name, one in FIELDS.items() if name != missing}
-    with pytest.raises(ConfigError, match=r"obs|reward|terminated"):
-        ReplayBuffer(8, fields, n_step=2)
-
-
-def test_a_discount_of_ones_own_is_refused():
-    with pytest.raises(ConfigError, match="discount"):
-        ReplayBuffer(8, {**FIELDS, "discount": ((), np.float32)}, n_step=2)
 
 
 # Weights from returns.
@@ -306,20 +224,6 @@ def test_weights_of_a_running_episode_are_a_number():
         check(buffer, weight=weights)
 
 
-@pytest.mark.parametrize("weight_from", ["episode_return", "return_to_go"])
-def test_weights_of_a_running_episode_are_the_mean(weight_from):
-    buffer = weighed(weight_from, running_weight="mean")
-    earn(buffer, [5.0])
-    check(buffer, weight=[0.0])  # of nothing
-    earn(buffer, [1.0], end="terminated")
-    # The sum is 5 + 1 = 6; to go: 5 + 1/2 and 1.
-    first = [6.0, 6.0] if weight_from == "episode_return" else [5.5, 1.0]
-    check(buffer, weight=first)
-    earn(buffer, [9.0, 9.0])
-    mean = sum(first) / 2  # that of four is the same again
-    check(buffer, weight=[*first, mean, mean])
-
-
 def test_the_mean_is_that_before_the_call():
     buffer = weighed("episode_return", running_weight="mean")
     earn(buffer, [4.0], end="terminated")
@@ -337,81 +241,6 @@ def test_the_mean_forgets_what_was_overwritten():
         earn(buffer, [3.0], end="terminated")
     earn(buffer, [0.0])
     check(buffer, weight=[3.0, 3.0, 3.0, 3.0])
-
-
-@pytest.mark.parametrize("weight_from", ["episode_return", "return_so_far", "return_to_go"])
-def test_a_new_episode_begins_at_nothing(weight_from):
-    buffer = weighed(weight_from)
-    earn(buffer, [1.0, 1.0], end="truncated")
-    earn(buffer, [8.0], end="terminated")
-    earn(buffer, [-2.0, -2.0], end="terminated")
-    want = {
-        "episode_return": [2, 2, 8, -4, -4],
-        "return_so_far": [1, 2, 8, -2, -4],
-        "return_to_go": [1.5, 1, 8, -3, -2],  # 1 + 1/2; −2 − 2/2
-    }
-    check(buffer, weight=want[weight_from])
-
-
-@pytest.mark.parametrize("weight_from", ["episode_return", "return_so_far", "return_to_go"])
-def test_environments_earn_on_their_own(weight_from):
-    buffer = weighed(weight_from, num_envs=3, running_weight=-1.0)
-    # Environment 2 never ends an episode; 0 and 1 take turns of unequal length.
-    earn(buffer, [1.0], env=0)
-    earn(buffer, [10.0], env=1)
-    earn(buffer, [2.0], env=0)
-    earn(buffer, [100.0], env=2)
-    earn(buffer, [4.0], env=0, end="terminated")
-    earn(buffer, [20.0], env=1, end="truncated")
-    earn(buffer, [8.0], env=0)
-    want = {
-        # 1 + 2 + 4 = 7; 10 + 20 = 30.
-        "episode_return": [7, 30, 7, -1, 7, 30, -1],
-        "return_so_far": [1, 10, 3, 100, 7, 30, 8],
-        # Environment 0: 1 + 2/2 + 4/4 = 3, 2 + 4/2 = 4, 4. Environment 1: 10 + 20/2 = 20, 20.
-        "return_to_go": [3, 20, 4, -1, 4, 20, -1],
-    }
-    check(buffer, weight=want[weight_from])
-
-
-@pytest.mark.parametrize("weight_from", ["episode_return", "return_so_far", "return_to_go"])
-def test_a_cut_ends_the_running_episode(weight_from):
-    buffer = weighed(weight_from, num_envs=2, running_weight=-1.0)
-    earn(buffer, [1.0, 2.0], env=0)
-    earn(buffer, [10.0], env=1)
-    buffer.cut(0)
-    earn(buffer, [4.0], env=0, end="terminated")
-    want = {
-        "episode_return": [3, 3, -1, 4],
-        "return_so_far": [1, 3, 10, 4],
-        "return_to_go": [2, 2, -1, 4],  # 1 + 2/2; 2
-    }
-    check(buffer, weight=want[weight_from])
-    buffer.cut()
-    after = {name: [10 if weight == -1 else weight for weight in want[name]] for name in want}
-    check(buffer, weight=after[weight_from])
-
-
-@pytest.mark.parametrize("num_envs", [1, 2])
-def test_an_episode_longer_than_the_ring(num_envs):
-    want = {
-        "episode_return": [21, 21, 21],  # 1 + 2 + … + 6, of which three are left
-        "return_so_far": [10, 15, 21],
-        "return_to_go": [8, 8, 6],  # 4 + 8/2; 5 + 6/2; 6
-    }
-    for weight_from, weights in want.items():
-        buffer = weighed(weight_from, capacity=3, num_envs=num_envs)
-        earn(buffer, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], env=num_envs - 1, end="terminated")
-        check(buffer, weight=weights)
-
-
-def test_an_episode_that_was_overwritten_while_it_ran():
-    buffer = weighed("episode_return", capacity=3, num_envs=2, running_weight=-1.0)
-    earn(buffer, [1.0, 2.0], env=0)
-    earn(buffer, [10.0, 20.0, 30.0], env=1, end="terminated")
-    check(buffer, weight=[60, 60, 60])
-    earn(buffer, [4.0], env=0, end="terminated")  # its first two are gone, and count all the same
-    check(buffer, weight=[60, 60, 7])
 
 
 def test_an_ended_episode_of_many_entries():
@@ -443,15 +272,6 @@ def test_windows_weigh_what_their_own_steps_earned(weight_from, num_envs):
     check(buffer, weight=want[weight_from])
 
 
-def test_a_cut_with_windows_and_returns():
-    buffer = weighed("episode_return", n_step=3, running_weight=-1.0)
-    walk(buffer, [1.0, 2.0, 4.0, 8.0])
-    check(buffer, weight=[-1, -1], reward=[3, 6])  # 1 + 2/2 + 4/4;  2 + 4/2 + 8/4
-    buffer.cut()
-    # The others enter as they are: 4 + 8/2 = 8;  8. All earned 15.
-    check(buffer, weight=[15, 15, 15, 15], reward=[3, 6, 8, 8])
-
-
 def test_updated_weights_last_until_the_episode_ends():
     buffer = weighed("episode_return")
     earn(buffer, [1.0], end="terminated")
@@ -460,13 +280,3 @@ def test_updated_weights_last_until_the_episode_ends():
     check(buffer, weight=[50, 60])
     earn(buffer, [3.0], end="terminated")
     check(buffer, weight=[50, 5, 5])
-
-
-def test_returns_below_a_set_shift_count_as_its_negative():
-    buffer = weighed("episode_return", sampler=Proportional(shift=2.0))
-    earn(buffer, [-1.0, -4.0], end="terminated")
-    earn(buffer, [1.0], end="terminated")
-    check(buffer, weight=[-2, -2, 1])
-    batch = buffer.sample(8)  # B + c = 0, 0, 3
-    assert (batch.index == 2).all()
-    assert (batch.probability == 1.0).all()
