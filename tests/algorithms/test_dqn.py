@@ -10,7 +10,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner import torch_threads
 from hotloop.policies import ActingPolicy
 from hotloop.runs import RunDirectory
-from tests.algorithms.learners import assert_comes_back, make_learning
+from tests.algorithms.learners import make_learning
 from tests.policies.test_policies import DISCRETE
 from tests.reference import off_policy as reference
 
@@ -103,28 +103,6 @@ def test_several_moves_of_the_target_network_are_one(tau):
     assert torch.equal(ours.state.target, ours.state.params) == (tau == 1.0)
 
 
-@needs_compiler
-@pytest.mark.slow
-def test_compiled_is_eager():
-    """100 updates, those of the target network included."""
-    options = {"dueling": True, "huber": 1.0, "max_grad_norm": 1.0, "learning_rate": 1e-3}
-    eager, compiled = (learning(execution=mode, **options) for mode in ("eager", "compile"))
-    for k in range(100):
-        batch = reference.random_batch(3, DISCRETE, 32, seed=k, weighed=True)
-        errors = eager.update(batch), compiled.update(batch)
-        torch.testing.assert_close(*errors, rtol=1e-3, atol=1e-3)
-        if k and 10 * k % 30 == 0:
-            for one in (eager, compiled):
-                move_target(one)
-    for name in ("params", "target"):
-        difference = (getattr(eager.state, name) - getattr(compiled.state, name)).abs()
-        assert difference.mean() < 1e-5, name
-    assert eager.means() == pytest.approx(compiled.means(), rel=1e-3, abs=1e-4)
-    (execution,) = compiled.learner.executions
-    assert execution.choice.is_compiled
-    assert execution.num_recompilations == 0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -151,16 +129,6 @@ def test_a_preset_gives_way_to_options():
     assert dqn.preset("CartPole-v1").total_timesteps == 100_000
     assert dqn.preset("CartPole-v1", learning_starts=7).learning_starts == 7
     assert dqn.preset("Acrobot-v1") == dqn.Config(env_id="Acrobot-v1")
-
-
-@pytest.mark.parametrize("dueling", [False, True])
-def test_what_a_learner_holds_comes_back(dueling):
-    assert_comes_back(
-        dqn.algorithm,
-        DISCRETE,
-        lambda k: reference.random_batch(3, DISCRETE, 32, seed=k),
-        **{**SMALL, "dueling": dueling, "tau": 0.5},
-    )
 
 
 @pytest.mark.slow

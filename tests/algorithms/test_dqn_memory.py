@@ -13,7 +13,6 @@ from hotloop.types import Fragment
 from tests.algorithms.learners import make_learning
 from tests.policies.test_policies import DISCRETE
 from tests.reference import memory as reference
-from tests.training.test_train import assert_same_run
 
 LENGTH, COUNT = 6, 3
 SMALL = {
@@ -124,20 +123,6 @@ def test_batches_are_sequences_with_what_was_remembered():
             batch.discount.view(5, COUNT).numpy(), (obs % 100 % 8 != 7).astype(np.float32)
         )
     envs.close()
-
-
-def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path):
-    def config(name):
-        return dqn.Config(
-            run_dir=str(tmp_path / name), env_id="CartPole-v1", memory="lstm:6", save_replay=True,
-            total_timesteps=400, learning_starts=100, report_interval=50, update_to_data=0.2,
-            sequence_length=5, burn_in=3, **SMALL,
-        )  # fmt: skip
-
-    dqn.train(config("whole"), progress=False)
-    dqn.train(config("parts"), progress=False, on_report=lambda report: report.timesteps >= 200)
-    dqn.train(config("parts"), progress=False, resume_from=tmp_path / "parts")
-    assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.parametrize(

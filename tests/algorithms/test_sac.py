@@ -97,25 +97,6 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
     )
 
 
-@needs_compiler
-@pytest.mark.slow
-def test_compiled_is_eager():
-    """100 updates from the same noise, the policy's included."""
-    eager, compiled = (learning(UNEVEN, execution=mode) for mode in ("eager", "compile"))
-    for k in range(100):
-        batch = reference.random_batch(3, UNEVEN, 32, seed=k, weighed=True)
-        errors = eager.update(batch), compiled.update(batch)
-        torch.testing.assert_close(*errors, rtol=1e-3, atol=1e-3)
-    for name in ("policy", "critics", "targets", "log_alpha"):
-        difference = (getattr(eager.state, name) - getattr(compiled.state, name)).abs()
-        assert difference.mean() < 1e-5, name
-    assert eager.means() == pytest.approx(compiled.means(), rel=1e-3, abs=1e-4)
-    for execution in compiled.learner.executions:
-        assert execution.choice.is_compiled
-        assert execution.compile_s > 0
-        assert execution.num_recompilations == 0
-
-
 # --- the configuration ---------------------------------------------------------------------------
 
 

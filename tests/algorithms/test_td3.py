@@ -9,7 +9,7 @@ from hotloop.algorithms import td3
 from hotloop.errors import ConfigError
 from hotloop.learner import torch_threads
 from hotloop.runs import RunDirectory
-from tests.algorithms.learners import assert_comes_back, make_learning
+from tests.algorithms.learners import make_learning
 from tests.algorithms.test_sac import SMALL, UNEVEN, UNIT
 from tests.reference import off_policy as reference
 
@@ -91,24 +91,6 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
     )
 
 
-@needs_compiler
-@pytest.mark.slow
-def test_compiled_is_eager():
-    """100 updates from the same noise, the policy's included."""
-    eager, compiled = (learning(UNEVEN, execution=mode) for mode in ("eager", "compile"))
-    for k in range(100):
-        batch = reference.random_batch(3, UNEVEN, 32, seed=k, weighed=True)
-        errors = eager.update(batch), compiled.update(batch)
-        torch.testing.assert_close(*errors, rtol=1e-3, atol=1e-3)
-    for name in ("policy", "policy_target", "critics", "targets"):
-        difference = (getattr(eager.state, name) - getattr(compiled.state, name)).abs()
-        assert difference.mean() < 1e-5, name
-    assert eager.means() == pytest.approx(compiled.means(), rel=1e-3, abs=1e-4)
-    for execution in compiled.learner.executions:
-        assert execution.choice.is_compiled
-        assert execution.num_recompilations == 0
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -132,15 +114,6 @@ def test_a_preset_gives_way_to_options():
     assert td3.preset("Pendulum-v1").learning_starts == 500
     assert td3.preset("Pendulum-v1", learning_starts=7).learning_starts == 7
     assert td3.preset("Hopper-v5") == td3.Config(env_id="Hopper-v5")
-
-
-def test_what_a_learner_holds_comes_back():
-    assert_comes_back(
-        td3.algorithm,
-        UNIT,
-        lambda k: reference.random_batch(3, UNIT, 32, seed=k),
-        **SMALL,
-    )
 
 
 def test_bfloat16_is_warned_of_where_it_is_slow(monkeypatch):

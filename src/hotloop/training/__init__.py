@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm, hyper_of
+    from hotloop.training.contract import check_algorithm
     from hotloop.training.lanes import train_lanes
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
@@ -24,6 +25,7 @@ _MODULES = {
     "OnPolicy": "on_policy",
     "Training": "running",
     "Update": "off_policy",
+    "check_algorithm": "contract",
     "hyper_of": "algorithm",
     "train": "running",
     "train_lanes": "lanes",
@@ -36,6 +38,7 @@ __all__ = [
     "OnPolicy",
     "Training",
     "Update",
+    "check_algorithm",
     "hyper_of",
     "train",
     "train_lanes",

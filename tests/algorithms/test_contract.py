@@ -1,0 +1,112 @@
+"""hotloop's own algorithms keep the contract; algorithms that break it are found."""
+
+import dataclasses
+import shutil
+
+import pytest
+import torch
+
+from hotloop.algorithms import appo, dqn, ppo, sac, td3
+from hotloop.training import check_algorithm
+
+CONTINUOUS = {"env": "Pendulum-v1"}
+REPLAY = {"num_envs": 1, "n_step": 3}
+CASES = {
+    "ppo": (ppo, {}),
+    "ppo normalized": (
+        ppo,
+        {
+            **CONTINUOUS,
+            "normalize_obs": True,
+            "normalize_reward": True,
+            "clip_obs": 5.0,
+            "clip_reward": 5.0,
+            "eval_interval": 64,
+            "eval_episodes": 1,
+        },
+    ),
+    "ppo with memory": (ppo, {"memory": "lstm:6"}),
+    "ppo with memory, continuous": (ppo, {**CONTINUOUS, "memory": "gru:6"}),
+    "appo": (appo, {}),
+    "appo with memory": (appo, {"memory": "gru:6"}),
+    "sac": (sac, CONTINUOUS),
+    "sac prioritized": (sac, {**CONTINUOUS, **REPLAY, "replay": "prioritized"}),
+    "td3": (td3, CONTINUOUS),
+    "td3 prioritized": (
+        td3,
+        {**CONTINUOUS, "replay": "prioritized", "policy_frequency": 3},
+    ),
+    "dqn": (dqn, {"dueling": True, "target_interval": 30, "tau": 0.5}),
+    "dqn prioritized": (dqn, {**REPLAY, "replay": "prioritized"}),
+    "dqn proportional": (
+        dqn,
+        {"replay": "proportional", "train_frequency": 7, "update_to_data": 0.7},
+    ),
+    # Stopped before it learns, too.
+    "dqn by rank": (dqn, {"replay": "rank", "learning_starts": 90}),
+    "dqn with memory": (
+        dqn,
+        {"memory": "lstm:6", "sequence_length": 5, "burn_in": 3, "batch_size": 3},
+    ),
+}
+COMPILED = [name for name in CASES if " " not in name]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_algorithm_keeps_the_contract(case):
+    module, options = CASES[case]
+    check_algorithm(module.algorithm, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize("case", COMPILED)
+def test_compiled_updates_give_what_eager_ones_give(case):
+    module, options = CASES[case]
+    check_algorithm(module.algorithm, compiled=True, **options)
+
+
+# --- algorithms that break it ---------------------------------------------------------------------
+
+
+def update_nothing(state, batch, noise, hyper, *, nets, config):
+    return {"loss": state.params.sum()}
+
+
+def update_by_other_random_numbers(state, batch, noise, hyper, *, nets, config):
+    state.params += 0.01 * torch.randn(state.params.shape)
+    return {"loss": state.params.sum()}
+
+
+def init_without_the_seed(nets, config):
+    return ppo.init(nets, dataclasses.replace(config, seed=1))
+
+
+def update_by_one(state, batch, noise, hyper, *, nets, config):
+    state.params += 1.0
+    return {"loss": state.params.sum()}
+
+
+class Unchecked(ppo.Config):
+    def __post_init__(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"update": update_nothing}, "updates must change the acting network's parameters"),
+        (
+            {"update": update_by_other_random_numbers},
+            "a resumed run must end bit for bit as one that was not interrupted",
+        ),
+    ],
+)
+def test_broken_algorithm_is_found(changes, message):
+    with pytest.raises(AssertionError, match=message):
+        check_algorithm(dataclasses.replace(ppo.algorithm, **changes))
+
+
+def test_options_without_a_single_update_are_found():
+    with pytest.raises(AssertionError, match="the small run makes no update"):
+        check_algorithm(dqn.algorithm, learning_starts=191, train_frequency=500)
