@@ -11,6 +11,7 @@ from hotloop.training import check_algorithm
 
 CONTINUOUS = {"env": "Pendulum-v1"}
 REPLAY = {"num_envs": 1, "n_step": 3}
+MASKS = {"env": "tests.toy_envs:Allowed", "action_masks": True}
 CASES = {
     "ppo": (ppo, {}),
     "ppo normalized": (
@@ -44,6 +45,16 @@ CASES = {
     ),
     # Stopped before it learns, too.
     "dqn by rank": (dqn, {"replay": "rank", "learning_starts": 90}),
+    "ppo with masks": (ppo, {**MASKS, "env_kwargs": {"choices": [3, 4]}, "normalize_obs": True}),
+    "dqn with masks": (dqn, {**MASKS, "n_step": 3}),
+    "ppo of images": (ppo, {"env": "tests.toy_images:Catch", "update_epochs": 1}),
+    "dqn of images and numbers": (dqn, {"env": "tests.toy_images:Signs", "network": "impala"}),
+    "sac with hindsight": (sac, {"env": "tests.goal_envs:Reach", "hindsight": "future"}),
+    "td3 normalized": (td3, {**CONTINUOUS, "normalize_obs": True, "clip_obs": 2.0}),
+    "dqn normalized in groups": (
+        dqn,
+        {"normalize_obs": True, "clip_obs": 2.0, "workers": 2, "backend": "inline"},
+    ),
     "dqn with memory": (
         dqn,
         {"memory": "lstm:6", "sequence_length": 5, "burn_in": 3, "batch_size": 3},

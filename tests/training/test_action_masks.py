@@ -15,12 +15,10 @@ from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
 from hotloop.policies.learned import LearnedNetwork
-from hotloop.runs import RunDirectory
 from tests.envs.test_masks import bits_of, vector
 from tests.toy_envs import Allowed
 from tests.training import test_off_policy
 from tests.training.test_off_policy import assert_same_weights, watch
-from tests.training.test_train import assert_same_run
 
 ENV = "tests.toy_envs:Allowed"
 CHOICES = {"one": (6,), "several": (3, 4)}
@@ -48,9 +46,15 @@ def allows(masks, action, choices):
     return found
 
 
-@of_each
 @pytest.mark.parametrize(
-    "options", [{}, {"normalize_obs": True, "clip_obs": 0.5}, {"workers": 2}], ids=str
+    ("algorithm", "choices", "options"),
+    [
+        (ppo, "one", {}),
+        (ppo, "several", {"normalize_obs": True, "clip_obs": 0.5}),
+        (ppo, "several", {"workers": 2}),
+        (dqn, "one", {}),
+        (dqn, "one", {"normalize_obs": True, "clip_obs": 0.5, "workers": 2}),
+    ],
 )
 def test_batches_hold_each_rows_mask(tmp_path, monkeypatch, algorithm, choices, options):
     size, seen = sum(CHOICES[choices]), []
@@ -176,23 +180,7 @@ def test_targets_are_of_what_is_allowed_next(double):
 # --- runs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        (ppo, {"choices": "several", "normalize_obs": True}),
-        (ppo, {"workers": 2, "backend": "inline"}),
-        (dqn, {"save_replay": True, "n_step": 3}),
-    ],
-)
-def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
-    algorithm.train(config_of(algorithm, tmp_path, "whole", **options))
-    config = config_of(algorithm, tmp_path, "parts", **options)
-    algorithm.train(config, on_report=lambda report: report.timesteps >= 90)
-    algorithm.train(config, resume_from=tmp_path / "parts")
-    assert_same_run(tmp_path / "whole", tmp_path / "parts")
-
-
-@of_each
+@pytest.mark.parametrize(("algorithm", "choices"), [(ppo, "several"), (dqn, "one")])
 def test_workers_give_the_weights_of_their_twin(tmp_path, algorithm, choices):
     for name, backend in (("a", "processes"), ("b", "inline")):
         options = {"workers": 2, "backend": backend, "choices": choices}
@@ -279,7 +267,7 @@ def test_a_policy_without_masks_takes_none(tmp_path):
         result.policy.act(np.zeros(4), action_mask=[1, 1])
 
 
-@of_each
+@pytest.mark.parametrize(("algorithm", "choices"), [(ppo, "several"), (dqn, "one")])
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -327,10 +315,3 @@ def test_masks_that_nobody_looks_at_are_told_of_once(num_envs):
         warnings.simplefilter("error")
         envs.reset()
     envs.close()
-
-
-def test_a_checkpoint_says_that_there_are_masks(tmp_path):
-    run = ppo.train(config_of(ppo, tmp_path)).run_dir
-    network, _, _ = RunDirectory.open(run).load_policy()
-    assert network.obs_spec.mask_size == 6
-    assert network.obs_spec.unmasked.shape == (7,)

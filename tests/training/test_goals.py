@@ -210,18 +210,6 @@ def short(tmp_path, name, **options):
     )
 
 
-def test_a_resumed_run_has_the_same_weights(tmp_path):
-    whole = sac.train(short(tmp_path, "whole"))
-
-    def stop(report):
-        return report.timesteps >= 600
-
-    sac.train(short(tmp_path, "parts"), on_report=stop)
-    parts = sac.train(short(tmp_path, "parts"), resume_from=tmp_path / "parts")
-    for name, x in whole.policy.snapshot.params.items():
-        np.testing.assert_array_equal(x, parts.policy.snapshot.params[name])
-
-
 @pytest.mark.slow
 def test_a_goal_is_reached_with_hindsight_and_not_without(tmp_path):
     def last_return(name, **options):

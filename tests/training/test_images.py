@@ -30,22 +30,6 @@ def config_of(algorithm, tmp_path, name, env_id, **options):
     )
 
 
-@pytest.mark.parametrize("network", [None, "impala"])
-@pytest.mark.parametrize("env_id", [CATCH, SIGNS])
-@pytest.mark.parametrize("algorithm", [ppo, dqn], ids=["ppo", "dqn"])
-def test_a_resumed_run_has_the_same_weights(tmp_path, algorithm, env_id, network):
-    def run(name, **given):
-        config = config_of(algorithm, tmp_path, name, env_id, network=network)
-        return algorithm.train(config, **given)
-
-    whole = run("whole")
-    run("parts", on_report=lambda report: report.timesteps >= 256)
-    parts = run("parts", resume_from=tmp_path / "parts")
-    assert whole.policy.network.body.encoder == network or network is None
-    for name, x in whole.policy.snapshot.params.items():
-        np.testing.assert_array_equal(x, parts.policy.snapshot.params[name])
-
-
 def test_workers_collect_what_one_process_does(tmp_path):
     options = {"workers": 2}
     one = ppo.train(config_of(ppo, tmp_path, "inline", CATCH, backend="inline", **options))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hotloop import load
-from hotloop.algorithms import dqn, sac, td3
+from hotloop.algorithms import dqn, sac
 from hotloop.cli import main
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError
@@ -28,7 +28,6 @@ from tests.training.test_off_policy import (
     train,
     watch,
 )
-from tests.training.test_train import assert_same_run
 
 SCALED = {"normalize_obs": True, "clip_obs": 2.0}
 KEPT = {"save_replay": True, "total_timesteps": 250, "checkpoint_interval": 100, "num_envs": 2}
@@ -72,26 +71,6 @@ def test_batches_are_scaled_by_the_statistics_of_now(tmp_path, monkeypatch, stor
     assert len(kinds) == 2  # what is compiled for one batch is compiled for all
     assert {kind[1] for kind in kinds} == {torch.float32}
     assert len(set(counts)) > 10
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        (sac, {"n_step": 3}),
-        (td3, {}),
-        (dqn, {"learning_starts": 120}),  # stopped before it learns, too
-        (dqn, {"workers": 2, "backend": "inline"}),
-    ],
-)
-def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
-    options = {**KEPT, "env_id": LONG[algorithm], **SCALED, **options}
-    train(algorithm, tmp_path, name="whole", **options)
-    parts = make_config(algorithm, tmp_path, "parts", **options)
-    algorithm.train(parts, on_report=lambda report: report.timesteps >= 60)
-    path = tmp_path / "parts"
-    algorithm.train(parts, on_report=lambda r: r.timesteps >= 150, resume_from=path)
-    algorithm.train(parts, resume_from=path)
-    assert_same_run(tmp_path / "whole", path)
 
 
 def test_without_the_buffer_the_statistics_go_on(tmp_path):

@@ -29,16 +29,6 @@ def train(tmp_path, env=None, name="run", on_report=None, **options):
     return ppo.train(config, env=env, on_report=on_report)
 
 
-def test_one_seed_one_run(tmp_path):
-    options = {"env_id": "CartPole-v1", "total_timesteps": 1500}
-    first = params_of(train(tmp_path, name="a", seed=5, **options))
-    again = params_of(train(tmp_path, name="b", seed=5, **options))
-    other = params_of(train(tmp_path, name="c", seed=6, **options))
-    for name in first:
-        np.testing.assert_array_equal(first[name], again[name])
-    assert not np.array_equal(first["policy.0.weight"], other["policy.0.weight"])
-
-
 def test_the_run_directory_tells_the_run(tmp_path):
     reports = []
     result = train(tmp_path, env_id="CartPole-v1", total_timesteps=1000, on_report=reports.append)
@@ -60,29 +50,6 @@ def test_the_run_directory_tells_the_run(tmp_path):
     np.testing.assert_array_equal(result.policy.network.obs_spec.shape, (4,))
     assert result.policy.act(obs).shape == (1,)
     assert len(list((run.path / "timing").iterdir())) == 1
-
-
-def test_on_report_stops(tmp_path):
-    result = train(
-        tmp_path,
-        env_id="CartPole-v1",
-        total_timesteps=10_000,
-        on_report=lambda report: report.timesteps >= 256,
-    )
-    assert result.status == "stopped"
-    assert result.timesteps == 256
-    assert RunDirectory.open(result.run_dir).load_policy()[2]["timesteps"] == 256
-
-
-def test_interrupt_keeps_what_was_learned(tmp_path):
-    kwargs = {"how": "interrupt", "at": 100}
-    with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
-    run = RunDirectory.open(tmp_path / "run")
-    assert [line["timesteps"] for line in run.metrics()] == [128, 256, 384]
-    _, snapshot, state = run.load_policy()
-    assert snapshot.version == 3
-    assert state["timesteps"] == 384
 
 
 def spoil(monkeypatch, call, spoiling):

@@ -15,7 +15,7 @@ from hotloop.algorithms import find, ppo
 from hotloop.cli import main
 from hotloop.errors import CheckpointError, ConfigError, UnknownNameError
 from hotloop.runs import RunDirectory
-from hotloop.training import OffPolicy, OnPolicy, Update
+from hotloop.training import OffPolicy, OnPolicy, Update, check_algorithm
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "write-an-algorithm.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -69,25 +69,10 @@ def test_workers_give_the_weights_of_the_same_groups_inline():
         np.testing.assert_array_equal(array, last("workers").snapshot.params[name], name)
 
 
-def test_a_resumed_run_ends_bit_for_bit_where_a_whole_one_does():
-    module = reinforce()
-    options = {
-        "total_timesteps": 2_000,
-        "num_steps": 16,
-        "execution": "eager",
-        "normalize_obs": True,
-    }
-    options["learning_rate"] = "linear:3e-3,1e-3"
-    module.algorithm.train(module.Config(run_dir="whole", **options))
-    half = module.Config(run_dir="half", **options)
-    module.algorithm.train(half, on_report=lambda report: report.timesteps >= 1_000)
-    assert last("half").state["timesteps"] == 1_024
-    assert main(["resume", "half"]) == 0
-    whole, resumed = last("whole"), last("half")
-    arrays = whole.arrays()
-    assert {"state.params", "state.adam.mean", "normalizer.obs.mean"} <= arrays.keys()
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(array, resumed.arrays()[name], name)
+@pytest.mark.parametrize("name", FILES)
+def test_it_keeps_the_contract(name):
+    algorithm = importlib.import_module(name).algorithm
+    check_algorithm(algorithm, normalize_obs=True, learning_rate="linear:3e-3,1e-3")
 
 
 def test_python_takes_the_same_algorithm(folder):

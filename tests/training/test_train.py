@@ -157,7 +157,10 @@ def test_an_interrupted_iteration_is_done_again(tmp_path):
     interrupted.__module__, interrupted.__qualname__ = "tests.toy_envs", "Misbehaves"
     with pytest.raises(KeyboardInterrupt):
         ppo.train(parts, env=interrupted)
-    assert RunDirectory.open(tmp_path / "parts").load_policy()[2]["timesteps"] == 384
+    run = RunDirectory.open(tmp_path / "parts")
+    assert [line["timesteps"] for line in run.metrics()] == [128, 256, 384]
+    _, snapshot, state = run.load_policy()
+    assert (snapshot.version, state["timesteps"]) == (3, 384)
     ppo.train(parts, env=toy_envs.Misbehaves, resume_from=tmp_path / "parts")
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
