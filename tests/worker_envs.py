@@ -20,7 +20,7 @@ from tests.toy_envs import ConstantReward
 
 WORKER = os.environ.get("HOTLOOP_WORKER", "")
 LONG_S = 60.0
-SLOW_S = 1.8
+SLOW_S = 0.9
 
 
 def _cause(fault: str) -> None:

@@ -658,8 +658,15 @@ def test_memory_of_a_batch_is_used_again_once_nothing_holds_it(holder):
         np.testing.assert_array_equal(np.asarray(held), x)
     if holder == "closure":
         np.testing.assert_array_equal(held(), x)
-    del held, others, other
-    assert own in map(address, [buffer.sample(6) for _ in range(3)])
+
+    buffer = filled()
+    batch = buffer.sample(6)
+    own = address(batch)
+    held = HOLDERS[holder](batch)
+    del batch
+    assert address(buffer.sample(6)) != own
+    del held
+    assert own in map(address, [buffer.sample(6), buffer.sample(6)])
 
 
 def test_few_released_batches_are_kept():

@@ -91,11 +91,9 @@ def test_one_environment_is_acted_for_to_the_last_bit():
     ("env", "num_envs", "memory", "options"),
     [
         (CATCH, 3, None, {"env_kwargs": SMALL}),
-        ("CartPole-v1", 3, None, {"stagger": 6}),
         ("CartPole-v1", 2, "lstm:6", {"stagger": 4, "num_steps": 20}),
         ("Pendulum-v1", 2, None, {"stagger": 4, "num_steps": 30}),
         ("tests.worker_envs:vector_of_signs", 3, None, {"env_kwargs": {"num_envs": 3}}),
-        ("tests.worker_envs:same_step_cartpoles", 3, None, {"env_kwargs": {"num_envs": 3}}),
     ],
 )
 @pytest.mark.usefixtures("one_thread")
@@ -121,6 +119,7 @@ def test_actors_explore_the_same(env, head, exploration):
     check(env, 2, 2, assert_close, **options)
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_workers_do_without_torch_and_without_the_network(tmp_path):
     kwargs = {"directory": str(tmp_path)}
     make = partial(actor_critic, network="tests.policies.nets:Net")

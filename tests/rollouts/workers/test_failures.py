@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hotloop.errors import EnvironmentFailure
+from hotloop.rollouts.workers import supervisor
 from hotloop.rollouts.workers.shared_memory import BEGUN, DONE, STEPPED, WAITING
 from hotloop.rollouts.workers.supervisor import Supervisor
 from tests.rollouts.workers.pools import (
@@ -274,45 +275,44 @@ def test_a_worker_that_dies_after_a_restart_of_the_run_goes_on_there(tmp_path):
 
 @pytest.mark.parametrize(("schedule", "fault"), [("barrier", "stop"), ("async", "hang")])
 def test_a_step_that_does_not_end_is_given_up(tmp_path, schedule, fault):
-    begun = time.monotonic()
 
     def between(k, pool):
         # A learner that learns; worker 0 always has rows for it, and it never waits.
         if schedule == "async" and pool._rollout._groups[1].taken < 7:
-            time.sleep(0.05)
+            time.sleep(0.03)
 
     num_fragments = 3 if schedule == "barrier" else 80
     faults = {"1": {"step 6": fault}}
-    plan = {"schedule": schedule, "step_timeout_s": 1.0}
+    plan = {"schedule": schedule, "step_timeout_s": 0.6}
     played = play(tmp_path, num_fragments, 1, faults, between=between, **plan)
     account = played.account
     assert account.dropped["worker died"] == 1
     assert account.workers[1].restarts == 1
-    assert r"took more than 1 s (`step_timeout_s`)" in played.warned[0]
+    assert r"took more than 0.6 s (`step_timeout_s`)" in played.warned[0]
     assert account.collected == count_calls(tmp_path, "step")
     # The five rows before are kept.
     rows = played.trace.rows[1]
     assert [row["obs"][0] for row in rows[:7]] == [0, 1, 2, 3, 4, 0, 1]
     assert rows[4]["truncated"] or rows[4]["is_cut"]
-    assert time.monotonic() - begun < 20
 
 
 def test_a_reset_that_does_not_end_is_given_up(tmp_path):
-    played = play(tmp_path, 3, 1, {"0": {"reset 2": "hang"}}, step_timeout_s=1.5)
+    played = play(tmp_path, 3, 1, {"0": {"reset 2": "hang"}}, step_timeout_s=0.6)
     assert played.account.dropped == {"worker died": 1}
 
 
 def test_a_process_that_does_not_start_again_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(Supervisor, "start_timeout_s", 2.0)  # else a minute
+    monkeypatch.setattr(Supervisor, "start_timeout_s", 1.2)  # else a minute
     faults = {"0": {"step 3": "kill", "make 2": "hang"}}
-    played = play(tmp_path, 2, 1, faults, step_timeout_s=2.0)
+    played = play(tmp_path, 2, 1, faults, step_timeout_s=1.2)
     assert played.account.workers[0].restarts == 2
 
 
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_a_pool_that_is_closed_in_a_step_ends_all_the_same(tmp_path):
+def test_a_pool_that_is_closed_in_a_step_ends_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "_GRACE_S", 0.5)
     kwargs = {"directory": str(tmp_path), "faults": {"1": {"step 12": "hang"}}}
     with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
         rollout = begin(pool, overlap=True)
@@ -321,7 +321,7 @@ def test_a_pool_that_is_closed_in_a_step_ends_all_the_same(tmp_path):
         wait_until(lambda: rollout._memory[0].words[DONE] == 16)
         began = time.monotonic()
         pool.close()
-        assert 2.5 < time.monotonic() - began < 8  # it had 3 s to end by itself
+        assert time.monotonic() - began >= 0.5  # the worker could have ended by itself until then
     account = rollout.accounting()
     assert (account.collected, account.trained, account.in_flight) == (28, 16, 0)
     assert account.dropped == {"run ended": 12}

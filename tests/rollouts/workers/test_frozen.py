@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from hotloop.policies import actor_critic
+from hotloop.rollouts.workers import supervisor
 from hotloop.rollouts.workers.shared_memory import DONE, WAITING
 from hotloop.rollouts.workers.supervisor import Supervisor
 from tests.rollouts.workers.pools import (
@@ -43,15 +44,15 @@ def restarts(rollout):
 @pytest.mark.parametrize(
     ("call", "where", "num_lost"),
     [
-        ("act 4", "it stood still for 1 s between two steps", 0),
-        ("write 4", "a step of its environments took more than 1 s", 1),
-        ("evaluate 2", "it stood still for 1 s while it evaluated rows", 0),
-        ("step 4", "a step of its environments took more than 1 s", 1),
-        ("reset 2", "a step of its environments took more than 1 s", 1),
+        ("act 4", "it stood still for 0.5 s between two steps", 0),
+        ("write 4", "a step of its environments took more than 0.5 s", 1),
+        ("evaluate 2", "it stood still for 0.5 s while it evaluated rows", 0),
+        ("step 4", "a step of its environments took more than 0.5 s", 1),
+        ("reset 2", "a step of its environments took more than 0.5 s", 1),
     ],
 )
 def test_a_worker_that_is_stopped_anywhere_is_replaced(tmp_path, call, where, num_lost):
-    played = play(tmp_path, 3, 1, {"1": {call: "stop"}}, env=ANYWHERE, step_timeout_s=1.0)
+    played = play(tmp_path, 3, 1, {"1": {call: "stop"}}, env=ANYWHERE, step_timeout_s=0.5)
     account = played.account
     assert [worker.restarts for worker in account.workers] == [0, 1]
     assert account.dropped == ({"worker died": 1} if num_lost else {})
@@ -63,26 +64,26 @@ def test_a_worker_that_is_stopped_anywhere_is_replaced(tmp_path, call, where, nu
 
 @pytest.mark.parametrize("call", ["act 4", "evaluate 2"])
 def test_a_worker_that_deadlocks_is_replaced(tmp_path, monkeypatch, call):
-    monkeypatch.setattr(Supervisor, "start_timeout_s", 3.0)  # else a minute
-    played = play(tmp_path, 3, 1, {"1": {call: "hang"}}, env=ANYWHERE, step_timeout_s=1.0)
+    monkeypatch.setattr(Supervisor, "start_timeout_s", 1.5)  # else a minute
+    played = play(tmp_path, 3, 1, {"1": {call: "hang"}}, env=ANYWHERE, step_timeout_s=0.5)
     assert [worker.restarts for worker in played.account.workers] == [0, 1]
     assert (played.account.collected, played.account.trained) == (48, 48)
-    limit = "1 s between" if call == "act 4" else "3 s while"
+    limit = "0.5 s between" if call == "act 4" else "1.5 s while"
     assert f"it stood still for {limit}" in played.warned[0]
     assert "(`step_timeout_s`); a deadlock?" in played.warned[0]
 
 
-@pytest.mark.parametrize("schedule", ["barrier", "variable", "async"])
+@pytest.mark.parametrize("schedule", ["variable", "async"])
 def test_a_worker_that_is_stopped_while_it_waits_is_replaced(tmp_path, schedule):
     kwargs = {"directory": str(tmp_path)}
-    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, schedule=schedule)
         rollout.collect()
         words = rollout._memory[1].words
         wait_until(lambda: words[WAITING])
         # What it has nothing to do for is nothing to be replaced for.
         kill(pool.workers[1], signal.SIGSTOP)
-        until = time.monotonic() + 1.5
+        until = time.monotonic() + 0.8
         while schedule != "async" and time.monotonic() < until:
             pool.supervisor.look(0.02)
         assert restarts(rollout) == [0, 0]
@@ -102,7 +103,7 @@ def test_a_network_that_deadlocks_in_a_worker(tmp_path, monkeypatch, schedule):
     monkeypatch.setenv("LOCK_FILE", str(tmp_path / "lock"))
     make = partial(actor_critic, network="tests.rollouts.workers.frozen_nets:Deadlocks")
     kwargs = {"directory": str(tmp_path)}
-    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, make=make, schedule=schedule)
         rollout.collect()
         wait_until(lambda: rollout._memory[1].words[DONE])
@@ -117,14 +118,19 @@ def test_a_network_that_deadlocks_in_a_worker(tmp_path, monkeypatch, schedule):
 # --- at the start ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["make 1", "ready", "setup 1", "reset 1", "act 1"])
-@pytest.mark.parametrize("fault", ["stop", "kill"])
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [
+        *((call, "kill") for call in ("make 1", "ready", "setup 1", "reset 1", "act 1")),
+        *((call, "stop") for call in ("make 1", "ready", "act 1")),
+    ],
+)
 def test_what_is_replaced_before_its_first_row_begins_as_if_nothing_had_happened(
     tmp_path, call, fault
 ):
     kwargs = {"directory": str(tmp_path), "faults": {"1": {call: fault}}}
     inline = make_inline(ANYWHERE, 2, 1, env_kwargs={"directory": str(tmp_path)})
-    with open_pool(ANYWHERE, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+    with open_pool(ANYWHERE, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         if call == "ready":
             kill(pool.workers[1], signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
         rollout, whole = begin(pool), begin(inline)
@@ -138,8 +144,13 @@ def test_what_is_replaced_before_its_first_row_begins_as_if_nothing_had_happened
     inline.close()
 
 
-@pytest.mark.parametrize("fault", ["stop", "kill"])
-@pytest.mark.parametrize("call", ["reset 1", "step 1", "step 5", "write 1"])
+@pytest.mark.parametrize(
+    ("call", "fault"),
+    [
+        *((call, "kill") for call in ("reset 1", "step 1", "step 5", "write 1")),
+        *((call, "stop") for call in ("reset 1", "write 1")),
+    ],
+)
 def test_what_is_replaced_while_it_resumes_goes_on_where_it_was_to(tmp_path, call, fault):
     kwargs = {"directory": str(tmp_path), "length": 40}
     first = make_inline(ANYWHERE, 2, 1, env_kwargs=kwargs)
@@ -147,7 +158,7 @@ def test_what_is_replaced_while_it_resumes_goes_on_where_it_was_to(tmp_path, cal
     whole.collect()
     state = whole.state()
     faults = {"1": {"step 9" if call == "write 1" else call: fault}}  # 8 of them are made again
-    with open_pool(ANYWHERE, env_kwargs={**kwargs, "faults": faults}, step_timeout_s=1.0) as pool:
+    with open_pool(ANYWHERE, env_kwargs={**kwargs, "faults": faults}, step_timeout_s=0.5) as pool:
         rollout = begin(pool)
         assert rollout.restore(state.to_arrays(), state.position()) == []
         ours, theirs = rollout.collect(), whole.collect()
@@ -163,8 +174,8 @@ def test_many_slow_steps_that_are_made_again_are_no_hang(tmp_path):
     whole = begin(first)
     whole.collect()
     state = whole.state()
-    pauses = {"1": 0.4}
-    with open_pool(SCRIPTED, env_kwargs={**kwargs, "pause_s": pauses}, step_timeout_s=1.0) as pool:
+    pauses = {"1": 0.2}
+    with open_pool(SCRIPTED, env_kwargs={**kwargs, "pause_s": pauses}, step_timeout_s=0.5) as pool:
         rollout = begin(pool)
         assert rollout.restore(state.to_arrays(), state.position()) == []
         assert restarts(rollout) == [0, 0]
@@ -196,9 +207,9 @@ def test_an_episode_that_only_the_first_process_could_repeat_is_cut_off(tmp_path
 # --- what only takes its time ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["make 1", "setup 1", "act 1", "evaluate 1", "evaluate 2"])
+@pytest.mark.parametrize("call", ["make 1", "setup 1", "act 1", "evaluate 2"])
 def test_what_may_take_long_is_waited_for(tmp_path, call):
-    played = play(tmp_path, 3, 1, {"1": {call: "slow"}}, env=ANYWHERE, step_timeout_s=1.0)
+    played = play(tmp_path, 3, 1, {"1": {call: "slow"}}, env=ANYWHERE, step_timeout_s=0.5)
     assert [worker.restarts for worker in played.account.workers] == [0, 0]
 
 
@@ -206,7 +217,7 @@ def test_what_may_take_long_is_waited_for(tmp_path, call):
 def test_a_network_that_is_made_slowly_is_waited_for(tmp_path):
     make = partial(actor_critic, network="tests.rollouts.workers.frozen_nets:SlowToLoad")
     kwargs = {"directory": str(tmp_path)}
-    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, make=make)
         rollout.collect()
         assert restarts(rollout) == [0, 0]
@@ -214,12 +225,12 @@ def test_a_network_that_is_made_slowly_is_waited_for(tmp_path):
 
 @pytest.mark.parametrize("plan", [{}, {"overlap": True}, {"schedule": "async"}])
 def test_a_learner_that_takes_its_time_replaces_nobody(tmp_path, plan):
-    kwargs = {"directory": str(tmp_path), "pause_s": {"0": 0.5, "1": 0.02}}
-    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0) as pool:
+    kwargs = {"directory": str(tmp_path), "pause_s": {"0": 0.2, "1": 0.02}}
+    with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, 2, **plan)
         for _ in range(3):
             rollout.collect()
-            time.sleep(1.3)
+            time.sleep(0.7)
         assert restarts(rollout) == [0, 0]
 
 
@@ -227,8 +238,8 @@ def test_a_learner_that_takes_its_time_replaces_nobody(tmp_path, plan):
 def test_a_pause_replaces_nobody(tmp_path, is_whole_machine):
     code = (
         "from tests.rollouts.workers.pools import begin, open_pool\n"
-        f"kwargs = {{'directory': {str(tmp_path)!r}, 'pause_s': {{'1': 0.6}}}}\n"
-        f"with open_pool({SCRIPTED!r}, env_kwargs=kwargs, step_timeout_s=2.0) as pool:\n"
+        f"kwargs = {{'directory': {str(tmp_path)!r}, 'pause_s': {{'1': 0.4}}}}\n"
+        f"with open_pool({SCRIPTED!r}, env_kwargs=kwargs, step_timeout_s=1.2) as pool:\n"
         "    rollout = begin(pool, 4)\n"
         "    for _ in range(2): rollout.collect()\n"
         "    print([worker.restarts for worker in rollout.accounting().workers])\n"
@@ -241,7 +252,7 @@ def test_a_pause_replaces_nobody(tmp_path, is_whole_machine):
         paused += [pid for pid in marked_processes(os.environ[MARK]) if pid != learner.pid]
     for pid in paused:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(3.0)
+    time.sleep(1.8)
     for pid in paused:
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.1 * (pid == learner.pid))  # it looks before the others have gone on
@@ -255,7 +266,7 @@ def test_without_a_limit_nobody_is_replaced(tmp_path):
         rollout = begin(pool, overlap=True)
         rollout.collect()
         kill(pool.workers[1], signal.SIGSTOP)
-        until = time.monotonic() + 2.0
+        until = time.monotonic() + 1.0
         while time.monotonic() < until:
             pool.supervisor.look(0.02)
         kill(pool.workers[1], signal.SIGCONT)
@@ -266,13 +277,11 @@ def test_without_a_limit_nobody_is_replaced(tmp_path):
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_stopped_workers_are_closed_in_time(tmp_path):
+def test_stopped_workers_are_killed_when_the_pool_is_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "_GRACE_S", 0.3)
     with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
         rollout = begin(pool)
         rollout.collect()
         for worker in pool.workers:
             kill(worker, signal.SIGSTOP)
-        began = time.monotonic()
-        pool.close()
-        assert time.monotonic() - began < 8
     assert marked_processes(os.environ[MARK]) == []

@@ -131,6 +131,5 @@ def test_a_guard_that_is_stopped_holds_nobody_up(tmp_path):
         os.kill(pool.supervisor._guard._process.pid, signal.SIGSTOP)
         for _ in range(20_000):  # more than its pipe holds
             pool.supervisor._guard.watch(2**22)
-        began = time.monotonic()
         pool.close()
-        assert time.monotonic() - began < 6
+    assert marked_processes(os.environ[MARK]) == []

@@ -67,6 +67,7 @@ def test_all_environments_are_made_before_it_is_there(tmp_path):
     assert num_descriptors() == before
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_workers_import_no_torch():
     with open_pool("CartPole-v1", 1) as pool:
         begin(pool).collect()
@@ -81,6 +82,7 @@ def test_a_factory_goes_by_its_name():
         assert fragment.truncated.sum(0).tolist() == [2, 2]
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_relative_paths_of_modules_are_found(tmp_path, monkeypatch):
     (tmp_path / "my_own_envs.py").write_text("from tests.toy_envs import ConstantReward as Mine\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -180,17 +182,18 @@ def test_there_is_at_least_one(name):
 
 
 def test_making_takes_no_longer_than_it_may(tmp_path, monkeypatch):
-    monkeypatch.setattr(Supervisor, "start_timeout_s", 2.0)  # else a minute
+    monkeypatch.setattr(Supervisor, "start_timeout_s", 1.0)  # else a minute
     faults = {"1": {f"make {k}": "hang" for k in range(1, 9)}}
     kwargs = {"directory": str(tmp_path), "faults": faults}
     message = (
         "worker 1 must make its environments in one of 3 attempts, and did not; in the last one "
-        r"it stood still for 2 s while it made its environments \(`step_timeout_s`\); a deadlock\?"
+        r"it stood still for 1 s while it made its environments \(`step_timeout_s`\); a deadlock\?"
     )
-    refuse(EnvironmentFailure, message, SCRIPTED, env_kwargs=kwargs, step_timeout_s=2.0)
+    refuse(EnvironmentFailure, message, SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0)
     assert count_calls(tmp_path, "make", 1) == 3
 
 
+@pytest.mark.usefixtures("cold_start")
 @pytest.mark.parametrize(
     ("fault", "message", "num_starts"),
     [
@@ -205,6 +208,7 @@ def test_a_worker_that_dies_while_it_starts(tmp_path, fault, message, num_starts
     assert count_calls(tmp_path, "make", 1) == num_starts
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_more_workers_than_there_is_memory_for(monkeypatch):
     monkeypatch.setattr(supervisor, "available_memory", lambda: 50 * 2**20)
     message = r"100 workers of \d+ MiB each need more than the 50 MiB that are free: \d fit"
