@@ -59,26 +59,20 @@ class WarmStart:
 
     def __init__(self) -> None:
         self.is_enabled = True
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST)
-        environment = {
+        self._environment = {
             **os.environ,
             **dict.fromkeys(process._THREADS, "1"),
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             _PADDING: "x" * 65_536,
         }
-        with theirs:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        self._socket: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
 
     def __call__(self, program, *, env, pass_fds, **options):
         if not self.is_enabled:
             return subprocess.Popen(program, env=env, pass_fds=pass_fds, **options)
+        if self._socket is None:
+            self._start_server()
         fds = [1, 2, *pass_fds]
         request = {
             "module": program[2].partition('run_module("')[2].partition('"')[0],
@@ -97,10 +91,23 @@ class WarmStart:
             _set_subreaper(False)
         return WarmProcess(pid)
 
+    def _start_server(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST)
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
     def close(self) -> None:
         """End the fork server."""
-        self._socket.close()
-        self._server.wait()
+        if self._socket is not None and self._server is not None:
+            self._socket.close()
+            self._server.wait()
 
 
 def _set_subreaper(is_on: bool) -> None:
@@ -110,7 +117,7 @@ def _set_subreaper(is_on: bool) -> None:
 
 @pytest.fixture(scope="session")
 def warm_start() -> Iterator[WarmStart]:
-    """Start workers by the fork server until the session ends."""
+    """Start workers by the fork server, which starts with the first one, until the session ends."""
     start = WarmStart()
     with pytest.MonkeyPatch.context() as patch:
         names = {"Popen": start, "DEVNULL": subprocess.DEVNULL}
