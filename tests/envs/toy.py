@@ -154,16 +154,6 @@ def raising(at: int = 3) -> FailingEnv:
     return FailingEnv("raise", at)
 
 
-def giving_nan(at: int = 3) -> FailingEnv:
-    """Observes NaN at step `at`."""
-    return FailingEnv("nan", at)
-
-
-def giving_wrong_shape(at: int = 3) -> FailingEnv:
-    """Observes three numbers instead of four at step `at`."""
-    return FailingEnv("shape", at)
-
-
 class SpaceEnv(gymnasium.Env):
     """Observes samples of a space, and remembers them and the actions that it gets."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -38,13 +38,14 @@ def eighteen_gib(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 18 * GIB)
 
 
-def counts():
-    """All options of all algorithms that are integers."""
-    for name in ALGORITHMS:
-        config = find(name).config
-        for option, hint in type_hints(config).items():
-            if option != "seed" and any(one in (int, tuple[int, ...]) for one in _within(hint)):
-                yield name, option
+def counts(name):
+    """Return the options of an algorithm that are integers."""
+    hints = type_hints(find(name).config).items()
+    return [
+        option
+        for option, hint in hints
+        if option != "seed" and any(kind in (int, tuple[int, ...]) for kind in _within(hint))
+    ]
 
 
 def with_option(name, option, value):
@@ -60,21 +61,20 @@ def with_option(name, option, value):
     return find(name).config(**{**WORKING[name], **more})
 
 
-@pytest.mark.parametrize("value", HUGE)
-@pytest.mark.parametrize(("name", "option"), list(counts()))
-def test_every_count_is_refused_at_once_or_harmless(name, option, value):
-    began = time.perf_counter()
-    try:
-        config = with_option(name, option, value)
-    except ConfigError as error:
-        told = str(error)
-        assert f"`{option}`" in told
-        assert "\n" not in told
-        assert option not in ENDLESS or value > 2**63
-    else:
-        assert option in ENDLESS | LATER
-        assert getattr(config, option) == value
-    assert time.perf_counter() - began < 1.0
+@pytest.mark.timeout(60)  # each is refused before anything of that size is made
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_count_is_refused_or_harmless(name):
+    for option, value in itertools.product(counts(name), HUGE):
+        try:
+            config = with_option(name, option, value)
+        except ConfigError as error:
+            message = str(error)
+            assert f"`{option}`" in message
+            assert "\n" not in message
+            assert option not in ENDLESS or value > 2**63, option
+        else:
+            assert option in ENDLESS | LATER, (option, value)
+            assert getattr(config, option) == value
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,10 @@ def test_what_may_lie_on_a_gpu_is_not_counted(device):
     ("num_steps", "given", "nearest"),
     [(10**7, 7, 8), (10**7, 3, 2), (10**7 + 19, 5, 1), (6, 10**12, 48), (6, 5, 4)],
 )
-def test_the_nearest_number_of_minibatches_is_found_at_once(num_steps, given, nearest):
-    began = time.perf_counter()
+def test_the_nearest_number_of_minibatches_is_found(num_steps, given, nearest):
     num_envs = 1 if num_steps == 10**7 + 19 else 8  # a prime
     with pytest.raises(ConfigError, match=f"got {given}: {nearest} does"):
         find("ppo").config(num_steps=num_steps, num_minibatches=given, num_envs=num_envs)
-    assert time.perf_counter() - began < 1.0
 
 
 def test_integers_that_no_float_can_hold():

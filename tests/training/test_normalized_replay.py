@@ -30,7 +30,6 @@ from tests.training.test_off_policy import (
 )
 
 SCALED = {"normalize_obs": True, "clip_obs": 2.0}
-KEPT = {"save_replay": True, "total_timesteps": 250, "checkpoint_interval": 100, "num_envs": 2}
 
 
 @pytest.fixture
