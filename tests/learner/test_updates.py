@@ -255,9 +255,10 @@ def make_batch(name, seed):
 
 
 @needs_compiler
+@pytest.mark.slow  # tests of execution compile PPO's update beside the quick ones
 @pytest.mark.parametrize(
     "name",
-    ["dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "sac", "td3"))],
+    ["dqn", "ppo", "sac", "td3"],
 )
 def test_eager_equals_compiled(name):
     """40 batches from the same noise, while every hyper-parameter changes: compiled once."""
