@@ -59,10 +59,12 @@ def check_algorithm(
     - a configuration refuses options that make no sense,
     - where asked for, compiled updates give what eager ones give, up to rounding.
 
-    It takes about a second, and some twenty more for `compiled` the first time. In a test::
+    It takes about a second, and some twenty more for `compiled` the first time.
 
-        def test_my_algorithm():
-            check_algorithm(my_reinforce.algorithm, memory="gru:8")
+    ```python
+    def test_my_algorithm():
+        check_algorithm(my_reinforce.algorithm, memory="gru:8")
+    ```
 
     Args:
         algorithm: The algorithm's declaration.
@@ -128,11 +130,11 @@ class _Check:
         spec = network.obs_spec
         obs = np.random.default_rng(0).random((5, *spec.shape)).astype(spec.dtype)
         policies = ActingPolicy(network, snapshot), result.policy
-        actions = [
+        saved, returned = (
             policy.act(obs, *([policy.new_memory(len(obs))] if policy.memory_size else []))
             for policy in policies
-        ]
-        _require(np.array_equal(*actions), "the saved policy must act as the returned one")
+        )
+        _require(np.array_equal(saved, returned), "the saved policy must act as the returned one")
 
     def resuming(self) -> None:
         """Check that a run in three parts ends where a whole one does."""

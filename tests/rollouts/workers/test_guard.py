@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -75,10 +76,15 @@ def test_what_left_its_group_ends_with_a_learner_that_is_killed(tmp_path):
 
 
 def test_what_ends_by_itself_in_its_grace_is_not_killed():
-    program = subprocess.Popen(["sleep", "0.5"], env={**os.environ, POOL_MARK: "a-token-1"})
-    assert marked("a-token-1") == [program.pid]
-    end_marked("a-token", grace_until=time.monotonic() + 10)
-    assert program.wait() == 0
+    environment = {**os.environ, POOL_MARK: "a-token-1"}
+    with subprocess.Popen(["cat"], env=environment, stdin=subprocess.PIPE) as program:
+        assert marked("a-token-1") == [program.pid]
+        assert program.stdin is not None
+        ending = threading.Timer(0.2, program.stdin.close)
+        ending.start()
+        end_marked("a-token", grace_until=time.monotonic() + 60)
+        ending.join()
+    assert program.returncode == 0
 
 
 def test_pools_within_pools_are_marked_by_both(monkeypatch):
