@@ -165,7 +165,7 @@ class _Check:
         whole, other = (self._learned(name) for name in ("whole", "other"))
         _require(
             any(not np.array_equal(whole[name], other[name]) for name in whole),
-            "another `seed` must give another run: `init` must use `config.seed`",
+            "another `seed` must give another run",
         )
 
     def options(self) -> None:
