@@ -1,5 +1,4 @@
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from tests.algorithms.learners import make_learning
 from tests.policies.test_policies import DISCRETE
 from tests.reference import off_policy as reference
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 SMALL = {
     "batch_size": 32,
     "hidden_sizes": (16, 12),

@@ -1,5 +1,4 @@
 import math
-import shutil
 import warnings
 
 import numpy as np
@@ -13,8 +12,6 @@ from hotloop.learner import torch_threads
 from hotloop.runs import RunDirectory
 from tests.algorithms.learners import assert_comes_back, make_learning
 from tests.reference import off_policy as reference
-
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 UNIT = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-1.0, -1.0), high=(1.0, 1.0))
 UNEVEN = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-3.0, 0.5), high=(1.0, 1.0))

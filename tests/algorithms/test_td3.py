@@ -1,5 +1,4 @@
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from hotloop.runs import RunDirectory
 from tests.algorithms.learners import make_learning
 from tests.algorithms.test_sac import SMALL, UNEVEN, UNIT
 from tests.reference import off_policy as reference
-
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 
 @pytest.fixture(autouse=True)

@@ -379,27 +379,6 @@ def test_evaluating_changes_nothing_that_is_learned(tmp_path):
         np.testing.assert_array_equal(array, b[name])
 
 
-def test_evaluation_uses_the_saved_statistics(tmp_path, capsys):
-    """Observations of 1000 ± 0.01 say nothing to a policy that does not scale them."""
-    options = config(
-        tmp_path,
-        env_id="tests.toy_envs:FarAway",
-        normalize_obs=True,
-        total_timesteps=6000,
-        learning_rate=3e-3,
-        update_epochs=10,
-    )
-    result = ppo.train(options)
-    assert result.mean_return > 0.9
-    assert main(["eval", str(result.run_dir), "--episodes", "50", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["mean_return"] == 1.0
-    network, snapshot, _ = RunDirectory.open(result.run_dir).load_policy()
-    forgotten = ActingPolicy(network, dataclasses.replace(snapshot, obs_scale=None))
-    envs = make_vec(toy_envs.FarAway, 4, stream="evaluation")
-    returns = [e.undiscounted_return for e in evaluate(envs, forgotten, num_episodes=50)]
-    assert np.mean(returns) < 0.8
-
-
 def test_rewards_are_clipped_where_they_are_learned_from(tmp_path, monkeypatch):
     seen = []
     gae = ppo.gae

@@ -12,7 +12,6 @@ import torch
 from hotloop import timing
 from hotloop.policies import Exploration, actor, actor_critic
 from hotloop.rollouts.inference.bells import hush, new_bell, ring
-from hotloop.rollouts.workers.shared_memory import DONE
 from hotloop.types import Fragment
 from tests.rollouts.workers.pools import (
     SCRIPTED,
@@ -24,7 +23,6 @@ from tests.rollouts.workers.pools import (
     make_inline,
     open_pool,
     snapshot_of,
-    wait_until,
 )
 from tests.worker_envs import count_calls
 
@@ -134,19 +132,6 @@ def test_workers_do_without_torch_and_without_the_network(tmp_path):
 # --- schedules ------------------------------------------------------------------------------------
 
 
-def test_an_overlap_acts_with_the_policy_that_was_there_before(tmp_path):
-    with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}, inference="central") as pool:
-        rollout = begin(pool, overlap=True)
-        versions = []
-        for k in range(1, 5):
-            versions.append([fragment.policy_version for fragment in rollout.collect()])
-            rows = 8 * (k + 1)
-            wait_until(partial(lambda n: all(m.words[DONE] == n for m in rollout._memory), rows))
-            rollout.publish(snapshot_of(rollout.policy.network, k))
-        assert versions == [[0, 0], [0, 0], [1, 1], [2, 2]]
-        assert rollout.accounting().policy_age == (0.75, 1)
-
-
 @pytest.mark.parametrize(("num_envs", "memory"), [(1, None), (2, "lstm:6")])
 def test_variable_takes_the_whole_of_it_with_values_of_what_acted(tmp_path, num_envs, memory):
     kwargs = {"directory": str(tmp_path), "pause_s": {"0": 0.0, "1": 0.02}}
@@ -180,25 +165,6 @@ def test_variable_takes_the_whole_of_it_with_values_of_what_acted(tmp_path, num_
     assert fast > slow > 0
     assert len(trace.check(10)) >= 4
     assert count_calls(tmp_path, "step") == rollout.accounting().collected
-
-
-def test_async_bounds_the_age_of_what_is_learned_from(tmp_path):
-    kwargs = {"directory": str(tmp_path), "pause_s": {"0": 0.0, "1": 0.03}}
-    with open_pool(SCRIPTED, 2, 2, env_kwargs=kwargs, inference="central") as pool:
-        plan = {"schedule": "async", "minimum": 4, "max_policy_age": 5}
-        rollout = begin(pool, 6, make=partial(actor, head="greedy", hidden_sizes=(8,)), **plan)
-        version = 0
-        for _ in range(60):
-            for fragment in rollout.collect():
-                assert version - fragment.policy_version <= 5
-            for _ in range(min(rollout.updates_allowed(), 2)):
-                version += 1
-                rollout.publish(snapshot_of(rollout.policy.network, version))
-        account = rollout.accounting()
-        assert 0 < account.policy_age[1] <= 5
-        assert version > 20
-        assert_adds_up(account)
-    assert min(worker.steps for worker in account.workers) > 0
 
 
 def test_a_rollout_goes_on_where_another_stood():

@@ -51,14 +51,6 @@ def test_a_worker_that_dies_in_a_half_of_a_row_is_replaced(tmp_path, num_envs, s
     assert [worker.restarts for worker in account.workers] == [0, 1]
 
 
-def test_an_environment_that_raises_is_made_anew_and_its_siblings_go_on(tmp_path):
-    # Worker 1 has environments 2, 3 and 4: its 17th step is the 6th of its second environment.
-    played = central(tmp_path, 5, 3, {"1": {"step 17": "raise"}})
-    assert (played.account.collected, played.account.trained) == (240, 239)
-    assert played.account.dropped == {"environment failed": 1}
-    assert [k for k, row in enumerate(played.trace.rows[4]) if not row["valid"]] == [5]
-
-
 @pytest.mark.parametrize("schedule", ["variable", "async"])
 def test_other_schedules_survive_their_workers_too(tmp_path, schedule):
     faults = {
