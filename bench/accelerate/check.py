@@ -1,152 +1,123 @@
-"""Checks on a bare machine: is a graph's update the eager one's, and what runs on the device right?
+"""Checks on a GPU: do compiled and captured updates equal eager ones, and is the rest right?
 
-    python bench/accelerate/check.py
-    python -m bench accelerate --check
-
-Needs torch, NumPy and this project (a wheel, or `src` on the path), and no more: no Numba, tyro,
-Gymnasium, rich. Each check is printed with PASS, FAIL or SKIP and why; the exit code is 1 where one
-failed. On a machine without CUDA graphs are skipped, and the rest runs on the CPU.
+Checks belong to groups: one for each row and way of running updates, one for each other part that
+runs on the device. A group is run in its own process by `python -m bench accelerate --stage check`.
+They need torch, NumPy and hotloop, and neither Gymnasium nor a simulator. Without CUDA, graphs are
+skipped and the rest runs on the CPU.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import platform
-import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-if __package__ in (None, ""):  # as a script
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
 
+from bench.accelerate.rows import MODES, ROWS
+from bench.measuring import Missing
+
 NUM_UPDATES = 20
-# Of the way that the parameters went, how far another way of running may end from the eager one.
-# Adam's first steps are all of one length, whatever the gradient's: rounding turns some around.
-APART = {"cudagraph": 1e-3, "compile": 2e-2, "compile+cudagraph": 2e-2}
-STAND_INS = ("rich", "safetensors", "threadpoolctl")
-ABSENT = {
-    "MuJoCo": "mujoco",
-    "ALE": "ale_py",
-    "Warp": "warp",
-    "Gymnasium": "gymnasium",
-}
+# How far two ways of running may end apart, as a share of the distance that the parameters moved.
+# Adam's first steps have one length whatever the gradient, so rounding turns some of them round.
+APART = {"eager": 1e-3, "cudagraph": 1e-3, "compile": 2e-2, "compile+cudagraph": 2e-2}
+DEVICE_GROUPS = ("window", "replay", "cartpole")
 
 
-class Skipped(Exception):
-    """What is to be checked is not there; the message says what."""
-
-
-class StandIns(MetaPathFinder, Loader):
-    """Stands in for libraries that are imported on the way, and that no check uses.
-
-    Whatever is taken from one of them is a class, which raises as soon as it is called.
-    """
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        """See `MetaPathFinder.find_spec`; asked last, when nobody has the module."""
-        if fullname.partition(".")[0] not in STAND_INS:
-            return None
-        return ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """See `Loader`."""
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        """See `Loader`."""
-
-        def absent(self: object, *_: object, **__: object) -> None:
-            raise ModuleNotFoundError(
-                f"{module.__name__} is not installed, and is needed after all"
-            )
-
-        def attribute(name: str) -> type:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return type(name, (), {"__init__": absent})
-
-        vars(module)["__getattr__"] = attribute
+def exact_arithmetic() -> None:
+    """Make float32 products exact and convolutions repeatable, as the checks assume."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
 
 def check_updates(name: str, mode: str, device: torch.device) -> str:
-    """N updates of an algorithm, run in some way, against the same ones eager."""
-    from bench.accelerate.rows import ROWS
+    """Compare updates of an algorithm with the same ones run eagerly."""
     from bench.accelerate.updates import make_updates
+
+    _need_graphs(mode, device)
+    eager, other = (make_updates(ROWS[name], way, device) for way in ("eager", mode))
+    start = copied(eager.learner.state)
+    count = num_updates(name, device)
+    for updates in (eager, other):
+        updates.make(count)
+    executions = other.learner.executed()
+    assert set(executions.values()) == {mode}, f"expected {mode}, ran {executions}"
+    apart = compare(start, eager.learner.state, other.learner.state, APART[mode])
+    return f"{count} updates, at most {apart:.1e} of the way apart"
+
+
+def _need_graphs(mode: str, device: torch.device) -> None:
+    if "cudagraph" in mode and device.type != "cuda":
+        raise Missing("no CUDA device, so no graphs")
+
+
+def copied(state: Any) -> dict[str, torch.Tensor]:
+    """Return copies of a learner's tensors."""
     from hotloop.learner.state import tensors
 
-    if "cudagraph" in mode and device.type != "cuda":
-        raise Skipped("no CUDA device: graphs are of one")
-    eager, other = (make_updates(ROWS[name], one, device) for one in ("eager", mode))
-    start = {key: x.clone() for key, x in tensors(eager.learner.state).items()}
-    count = num_updates(name, device)
-    for one in (eager, other):
-        one.make(count)
-    after, theirs = tensors(eager.learner.state), tensors(other.learner.state)
-    worst, at = 0.0, ""
+    return {key: x.clone() for key, x in tensors(state).items()}
+
+
+def compare(start: dict[str, torch.Tensor], state: Any, other: Any, limit: float) -> float:
+    """Compare two learners that began alike; return how far apart the farthest tensors are.
+
+    Args:
+        start: the tensors that both began with.
+        state: of the first learner, which must have learned something.
+        other: of the second.
+        limit: largest distance, as a share of the distance that the tensor moved.
+    """
+    from hotloop.learner.state import tensors
+
+    after, theirs = tensors(state), tensors(other)
+    worst = 0.0
     for key, x in after.items():
         if not x.is_floating_point():
-            assert torch.equal(x, theirs[key]), f"{key} differs"
+            assert torch.equal(x, theirs[key]), f"`{key}` differs"
             continue
         moved = (x - start[key]).double().norm().item()
         apart = (x - theirs[key]).double().norm().item() / max(moved, 1e-12)
-        assert np.isfinite(apart), f"{key} is not finite"
-        if apart > worst:
-            worst, at = apart, key
-    ran = other.learner.executed()
-    assert set(ran.values()) == {mode}, f"asked for {mode}, ran {ran}"
-    assert worst <= APART[mode], f"`{at}` is {worst:.2e} of its way apart, at most {APART[mode]}"
-    return f"{count} updates, at most {worst:.1e} of the way apart"
+        assert np.isfinite(apart), f"`{key}` is not finite"
+        assert apart <= limit, f"`{key}` is {apart:.2e} of its way apart, at most {limit}"
+        worst = max(worst, apart)
+    assert any(not torch.equal(x, after[key]) for key, x in start.items()), "nothing was learned"
+    return worst
 
 
 def num_updates(name: str, device: torch.device) -> int:
-    """How many there is time for: of convolutions a core makes two a second."""
+    """Return how many updates a check makes: a core makes two with convolutions a second."""
     return 4 if name == "ppo-atari" and device.type == "cpu" else NUM_UPDATES
 
 
 def check_repeats(name: str, device: torch.device) -> str:
-    """Eager updates of one seed, twice."""
-    from bench.accelerate.rows import ROWS
+    """Compare eager updates of one seed, made twice."""
     from bench.accelerate.updates import make_updates
-    from hotloop.learner.state import tensors
 
     first, second = (make_updates(ROWS[name], "eager", device) for _ in range(2))
-    before = {key: x.clone() for key, x in tensors(first.learner.state).items()}
+    start = copied(first.learner.state)
     count = num_updates(name, device)
-    for one in (first, second):
-        one.make(count)
-    after = tensors(first.learner.state)
-    for key, x in tensors(second.learner.state).items():
-        if device.type == "cpu":
-            assert torch.equal(x, after[key]), f"{key} differs"
-        else:  # sums of atomics come in any order
-            assert torch.allclose(x, after[key], rtol=1e-4, atol=1e-6), f"{key} differs"
-    assert any(not torch.equal(x, after[key]) for key, x in before.items()), "nothing was learned"
-    return f"{count} updates of one seed are the same"
+    for updates in (first, second):
+        updates.make(count)
+    limit = 0.0 if device.type == "cpu" else APART["eager"]
+    apart = compare(start, first.learner.state, second.learner.state, limit)
+    return f"{count} updates of one seed are {apart:.1e} of the way apart"
 
 
 def check_launches(name: str, device: torch.device) -> str:
-    """An update as a graph is one launch, and nothing waits for the device."""
-    from bench.accelerate.rows import ROWS
+    """Count the launches of captured updates, and the waits for the device."""
     from bench.accelerate.updates import make_updates
     from hotloop.profiler.session.gpu import use_of
 
-    if device.type != "cuda":
-        raise Skipped("no CUDA device")
+    _need_graphs("cudagraph", device)
     updates = make_updates(ROWS[name], "cudagraph", device)
     updates.make(8)  # delayed ones have been captured, too
     torch.cuda.synchronize()
-    window = looked_at(lambda: updates.make(64))
+    window = profiled(lambda: updates.make(64))
     use = use_of([window])
     assert use.num_graphs >= 64, f"{use.num_graphs} launches of graphs for 64 batches"
     return (
@@ -155,8 +126,8 @@ def check_launches(name: str, device: torch.device) -> str:
     )
 
 
-def looked_at(work: Callable[[], None]) -> Any:
-    """Return a window on the GPU in which some work was done again and again."""
+def profiled(work: Callable[[], None]) -> Any:
+    """Return a profiler's window during which some work was repeated."""
     from hotloop.profiler.session.kineto import read_windows
     from hotloop.timing.gpu_window import SUFFIX, GpuWindows
 
@@ -170,27 +141,27 @@ def looked_at(work: Callable[[], None]) -> Any:
             if device is not None:
                 torch.cuda.synchronize()
         windows.stop()
-        found, problems = read_windows([Path(folder)])
+        windows_read, problems = read_windows([Path(folder)])
     assert not problems, "; ".join(problems)
-    assert found, "no window was written within a minute"
-    return found[0]
+    assert windows_read, "no window was written within a minute"
+    return windows_read[0]
 
 
 def check_window(device: torch.device) -> str:
-    """The profiler's window: clocks, kernels behind their calls, lines of the host."""
+    """Check the profiler's window: clocks, kernels that follow their calls, samples of the host."""
     x = torch.ones(256, 256, device=device)
 
     def work() -> None:
         for _ in range(200):
             (x @ x).sum()
 
-    window = looked_at(work)
+    window = profiled(work)
     assert window.error_ns < 1e6, f"clocks agree within {window.error_ns} ns only"
     assert len(window.looks) > 10, f"{len(window.looks)} looks at the host"
-    told = f"clocks within {window.error_ns / 1e3:.1f} µs, {len(window.looks)} looks"
+    clocks = f"clocks within {window.error_ns / 1e3:.1f} µs, {len(window.looks)} looks"
     if device.type != "cuda":
         assert not len(window.work)
-        return f"{told}; no CUDA device, of the host alone"
+        return f"{clocks}; no CUDA device, so of the host alone"
     calls = dict(
         zip(window.calls["correlation"].tolist(), window.calls["start_ns"].tolist(), strict=True)
     )
@@ -202,11 +173,13 @@ def check_window(device: torch.device) -> str:
     assert late.min() > -50_000, f"a kernel begins {-late.min() / 1e3:.0f} µs before its call"
     known = np.isin(window.calls["thread"], window.looks["thread"]).mean()
     assert known > 0.5, f"of {1 - known:.0%} of the calls the thread is not known"
-    return f"{told}, {len(window.work)} kernels, each {np.median(late) / 1e3:.0f} µs after its call"
+    return (
+        f"{clocks}, {len(window.work)} kernels, each {np.median(late) / 1e3:.0f} µs after its call"
+    )
 
 
 def check_replay(device: torch.device) -> str:
-    """Rows of a buffer on the device against the arrays that were written to it."""
+    """Compare rows of a buffer on the device with the arrays that were written to it."""
     from hotloop.replay import DeviceReplay
 
     capacity, num_envs, rng = 500, 4, np.random.default_rng(3)
@@ -247,34 +220,24 @@ def check_replay(device: torch.device) -> str:
 
 
 def check_launch(name: str, mode: str, device: torch.device) -> str:
-    """Draws, batches and two updates as one launch, against the same eager."""
-    from bench.accelerate.rows import ROWS
+    """Compare launches of draws, batches and two updates with the same ones run eagerly."""
     from bench.accelerate.updates import make_launches
-    from hotloop.learner.state import tensors
 
-    if "cudagraph" in mode and device.type != "cuda":
-        raise Skipped("no CUDA device: graphs are of one")
-    eager, other = (make_launches(ROWS[name], one, device) for one in ("eager", mode))
-    start = {key: x.clone() for key, x in tensors(eager[0].state).items()}
-    for _, launches in (eager, other):
+    _need_graphs(mode, device)
+    (eager, first), (other, second) = (
+        make_launches(ROWS[name], way, device) for way in ("eager", mode)
+    )
+    start = copied(eager.state)
+    for launches in (first, second):
         for _ in range(NUM_UPDATES // 2):
             launches.make(2, None)
-    after, theirs = (tensors(learner.state) for learner, _ in (eager, other))
-    # On a GPU sums of atomics come in any order.
-    limit = APART.get(mode, 0.0 if device.type == "cpu" else 1e-3)
-    worst = 0.0
-    for key, x in after.items():
-        if x.is_floating_point():
-            moved = (x - start[key]).double().norm().item()
-            apart = (x - theirs[key]).double().norm().item() / max(moved, 1e-12)
-            assert apart <= limit, f"`{key}` is {apart:.2e} of its way apart"
-            worst = max(worst, apart)
-    assert any(not torch.equal(x, after[key]) for key, x in start.items()), "nothing was learned"
-    return f"{NUM_UPDATES // 2} launches of two updates, at most {worst:.1e} of the way apart"
+    limit = 0.0 if (mode, device.type) == ("eager", "cpu") else APART[mode]
+    apart = compare(start, eager.state, other.state, limit)
+    return f"{NUM_UPDATES // 2} launches of two updates, at most {apart:.1e} of the way apart"
 
 
 def check_cartpole(device: torch.device) -> str:
-    """CartPole on the device against its equations in float64, step by step."""
+    """Compare CartPole on the device with its equations in float64, step by step."""
     from hotloop.envs.device import make_device_vec
 
     num_envs, steps, rng = 2048, 200, np.random.default_rng(1)
@@ -300,7 +263,7 @@ def check_cartpole(device: torch.device) -> str:
 
 
 def cartpole_step(state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Barto, Sutton & Anderson 1983, as Gymnasium integrates it; float64, (N, 4)."""
+    """Return the successors, float64, (N, 4), of Barto, Sutton & Anderson's equations (1983)."""
     x, speed, angle, turn = state.T
     force = np.where(action == 1, 10.0, -10.0)
     cos, sin = np.cos(angle), np.sin(angle)
@@ -314,66 +277,41 @@ def cartpole_step(state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np
     return after, ended
 
 
-def check_absent(name: str) -> str:
-    """What a bare machine lacks."""
-    if importlib.util.find_spec(ABSENT[name]) is None:
-        raise Skipped(f"`{ABSENT[name]}` is not installed, and trainings with it are not checked")
-    raise Skipped("it is here; `python -m bench accelerate` trains with it")
+def groups(device: torch.device) -> dict[str, dict[str, Callable[[], str]]]:
+    """Return the checks by group and name."""
+    checks_of: dict[str, dict[str, Callable[[], str]]] = {}
+    for row in ROWS:
+        for mode in MODES:
+            checks_of[f"{row} {mode}"] = {"updates": partial(check_updates, row, mode, device)}
+        checks_of[f"{row} eager"] = {"repeats": partial(check_repeats, row, device)}
+        checks_of[f"{row} cudagraph"]["launches counted"] = partial(check_launches, row, device)
+        if ROWS[row].algorithm != "ppo":
+            for mode in ("eager", "cudagraph"):
+                checks_of[f"{row} {mode}"]["launches"] = partial(check_launch, row, mode, device)
+    device_checks = (check_window, check_replay, check_cartpole)
+    for name, check in zip(DEVICE_GROUPS, device_checks, strict=True):
+        checks_of[name] = {name: partial(check, device)}
+    return checks_of
 
 
-def checks(device: torch.device, *, compiles: bool) -> Iterator[tuple[str, Callable[[], str]]]:
-    """All of them, by name."""
-    from functools import partial
-
-    from bench.accelerate.rows import MODES, ROWS
-
-    for name in ROWS:
-        yield f"{name}: eager repeats", partial(check_repeats, name, device)
-        for mode in MODES[1:]:
-            if compiles or "compile" not in mode:
-                yield f"{name}: {mode} is eager", partial(check_updates, name, mode, device)
-        yield f"{name}: launches of a graph", partial(check_launches, name, device)
-    for name in ("sac", "td3", "dqn"):
-        yield f"{name}: eager launches repeat", partial(check_launch, name, "eager", device)
-        yield f"{name}: launches as graphs", partial(check_launch, name, "cudagraph", device)
-    yield "window on the GPU", partial(check_window, device)
-    yield "replay on the device", partial(check_replay, device)
-    yield "CartPole on the device", partial(check_cartpole, device)
-    for name in ABSENT:
-        yield name, partial(check_absent, name)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run all checks and print what came of each."""
-    parser = argparse.ArgumentParser(prog="python -m bench accelerate --check", description=__doc__)
-    parser.add_argument("--device", help="default: a GPU where torch sees one")
-    parser.add_argument("--only", default="", help="checks whose name has this in it")
-    parser.add_argument("--no-compile", action="store_true", help="leave out what is compiled")
-    options = parser.parse_args(arguments)
-    sys.meta_path.append(StandIns())
-    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+def run_group(name: str, device: torch.device) -> dict[str, Any]:
+    """Run a group's checks; return the results by check, and how many passed, failed, skipped."""
     torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    named = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    print(f"Python {platform.python_version()}, torch {torch.__version__}, {device}: {named}")
-    counts = dict.fromkeys(("PASS", "FAIL", "SKIP"), 0)
-    for name, check in checks(device, compiles=not options.no_compile):
-        if options.only not in name:
-            continue
+    exact_arithmetic()
+    counts, results = dict.fromkeys(("passed", "failed", "skipped"), 0), {}
+    for check_name, check in groups(device)[name].items():
         began = time.perf_counter()
         try:
-            came, told = "PASS", check()
-        except Skipped as why:
-            came, told = "SKIP", str(why)
+            status, result = "passed", check()
+        except Missing as why:
+            status, result = "skipped", str(why)
         except Exception as error:
-            came, told = "FAIL", f"{type(error).__name__}: {error}"
+            status, result = "failed", f"{type(error).__name__}: {error}"
             traceback.print_exc(limit=-4)
-        counts[came] += 1
-        took = time.perf_counter() - began
-        print(f"{came}  {name}: {told} ({took:.1f} s)", flush=True)
-    print(", ".join(f"{count} {came}" for came, count in counts.items()))
-    return int(counts["FAIL"] > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        counts[status] += 1
+        results[check_name] = f"{status}: {result}"
+        seconds = time.perf_counter() - began
+        print(f"{name}, {check_name}: {status}: {result} ({seconds:.1f} s)", flush=True)
+    if not counts["passed"] + counts["failed"]:
+        raise Missing("; ".join(dict.fromkeys(results.values())))
+    return {**counts, "checks": results}

@@ -11,15 +11,15 @@ class Row(NamedTuple):
     """One row.
 
     Attributes:
-        title: in the table.
-        algorithm: hotloop's name.
-        env_id: what is trained on.
-        options: CleanRL's hyper-parameters, where they are not hotloop's defaults.
-        obs: shape and dtype of an observation there.
+        title: its name in the table.
+        algorithm: hotloop's name of the algorithm.
+        env_id: the environment's id.
+        options: CleanRL's hyper-parameters, where they differ from hotloop's defaults.
+        obs: shape and dtype of an observation.
         action: `("box", A)` or `("discrete", number of actions)`.
-        script: LeanRL's, without its ending.
+        script: LeanRL's script, without its ending.
         published: LeanRL's figures, steps/s on an H100: CleanRL's own script, then LeanRL's eager,
-            compiled, and compiled with CUDA graphs; None: none was published.
+            compiled, and compiled with CUDA graphs; None if there are none.
     """
 
     title: str
@@ -36,8 +36,10 @@ ROWS = {
     "ppo-atari": Row(
         "PPO, Atari",
         "ppo",
-        "ALE/Breakout-v5",
+        # As CleanRL's wrappers have it, an episode ends with a life.
+        "envpool:Breakout-v5",
         {
+            "env_kwargs": {"episodic_life": True},
             "num_envs": 8,
             "num_steps": 128,
             "num_minibatches": 4,
