@@ -33,9 +33,9 @@ MAY_BE_SKIPPED = (
     "py-spy may not trace",  # a container without SYS_PTRACE
 )
 
-# Test modules that import one of these are skipped where it is not installed: on a machine that runs
-# a part of the tests, such as those of a GPU.
-OPTIONAL = ("gymnasium", "hypothesis", "onnxruntime", "scipy", "sphinx", "threadpoolctl", "vizdoom")
+# Test modules that import one of these are skipped where it is not installed, as on a machine that
+# runs the tests of a GPU alone.
+OPTIONAL = ("docutils", "gymnasium", "hypothesis", "onnxruntime", "scipy", "sphinx", "vizdoom")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)[.\w]*'")
 
 # Functions with a test that took longer than so much, one a line.

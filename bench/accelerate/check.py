@@ -1,9 +1,8 @@
-"""Checks on a GPU: do compiled and captured updates equal eager ones, and is the rest right?
+"""Checks of updates on a GPU: are compiled and captured ones what eager ones are?
 
-Checks belong to groups: one for each row and way of running updates, one for each other part that
-runs on the device. A group is run in its own process by `python -m bench accelerate --stage check`.
-They need torch, NumPy and hotloop, and neither Gymnasium nor a simulator. Without CUDA, graphs are
-skipped and the rest runs on the CPU.
+Checks belong to groups, one for each row and way of running updates. A group is run in its own
+process by `python -m bench accelerate --stage check`. They need torch, NumPy and hotloop, and
+neither Gymnasium nor a simulator. Without CUDA, graphs are skipped and the rest runs on the CPU.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ NUM_UPDATES = 20
 # How far two ways of running may end apart, as a share of the distance that the parameters moved.
 # Adam's first steps have one length whatever the gradient, so rounding turns some of them round.
 APART = {"eager": 1e-3, "cudagraph": 1e-3, "compile": 2e-2, "compile+cudagraph": 2e-2}
-DEVICE_GROUPS = ("window", "replay", "cartpole")
 
 
 def exact_arithmetic() -> None:
@@ -147,78 +145,6 @@ def profiled(work: Callable[[], None]) -> Any:
     return windows_read[0]
 
 
-def check_window(device: torch.device) -> str:
-    """Check the profiler's window: clocks, kernels that follow their calls, samples of the host."""
-    x = torch.ones(256, 256, device=device)
-
-    def work() -> None:
-        for _ in range(200):
-            (x @ x).sum()
-
-    window = profiled(work)
-    assert window.error_ns < 1e6, f"clocks agree within {window.error_ns} ns only"
-    assert len(window.looks) > 10, f"{len(window.looks)} looks at the host"
-    clocks = f"clocks within {window.error_ns / 1e3:.1f} µs, {len(window.looks)} looks"
-    if device.type != "cuda":
-        assert not len(window.work)
-        return f"{clocks}; no CUDA device, so of the host alone"
-    calls = dict(
-        zip(window.calls["correlation"].tolist(), window.calls["start_ns"].tolist(), strict=True)
-    )
-    late = np.array(
-        [row["start_ns"] - calls[int(row["correlation"])] for row in window.work
-         if int(row["correlation"]) in calls]
-    )  # fmt: skip
-    assert len(late) > 100, f"{len(window.work)} kernels, {len(late)} of them with a call"
-    assert late.min() > -50_000, f"a kernel begins {-late.min() / 1e3:.0f} µs before its call"
-    known = np.isin(window.calls["thread"], window.looks["thread"]).mean()
-    assert known > 0.5, f"of {1 - known:.0%} of the calls the thread is not known"
-    return (
-        f"{clocks}, {len(window.work)} kernels, each {np.median(late) / 1e3:.0f} µs after its call"
-    )
-
-
-def check_replay(device: torch.device) -> str:
-    """Compare rows of a buffer on the device with the arrays that were written to it."""
-    from hotloop.replay import DeviceReplay
-
-    capacity, num_envs, rng = 500, 4, np.random.default_rng(3)
-    fields = {
-        "obs": ((5,), np.float32),
-        "action": ((2,), np.float32),
-        "reward": ((), np.float32),
-        "next_obs": ((5,), np.float32),
-        "terminated": ((), np.bool_),
-        "truncated": ((), np.bool_),
-    }
-    buffer = DeviceReplay(capacity, fields, device=device, seed=5, num_envs=num_envs)
-    written: dict[str, list[np.ndarray]] = {name: [] for name in fields}
-    for _ in range(300):
-        rows = {
-            name: rng.random((num_envs, *shape)).astype(np.float32)
-            if dtype is np.float32
-            else np.zeros(num_envs, np.bool_)
-            for name, (shape, dtype) in fields.items()
-        }
-        buffer.extend(**rows)
-        for name, array in rows.items():
-            written[name].append(array)
-    arrays = {name: np.concatenate(parts) for name, parts in written.items()}
-    assert len(buffer) == capacity, f"{len(buffer)} of {capacity}"
-    drawn = buffer.draw(8, 256)
-    numbers = buffer.numbers(drawn).cpu().numpy()
-    oldest = buffer.num_added - capacity
-    assert numbers.min() >= oldest, f"{numbers.min()} is older than {oldest}"
-    assert numbers.max() < buffer.num_added, f"{numbers.max()} is not there yet"
-    got = buffer.get(numbers.reshape(-1))
-    for name in ("obs", "action", "reward", "next_obs"):
-        assert np.array_equal(got[name], arrays[name][numbers.reshape(-1)]), f"{name} differs"
-    # 2,048 draws in 20 bins: each has 102, with a standard deviation of 10.
-    counts = np.histogram(numbers, 20, (oldest, buffer.num_added))[0]
-    assert abs(counts - counts.mean()).max() < 6 * np.sqrt(counts.mean()), f"uneven: {counts}"
-    return f"{numbers.size:,} rows are as they were written, drawn evenly"
-
-
 def check_launch(name: str, mode: str, device: torch.device) -> str:
     """Compare launches of draws, batches and two updates with the same ones run eagerly."""
     from bench.accelerate.updates import make_launches
@@ -236,47 +162,6 @@ def check_launch(name: str, mode: str, device: torch.device) -> str:
     return f"{NUM_UPDATES // 2} launches of two updates, at most {apart:.1e} of the way apart"
 
 
-def check_cartpole(device: torch.device) -> str:
-    """Compare CartPole on the device with its equations in float64, step by step."""
-    from hotloop.envs.device import make_device_vec
-
-    num_envs, steps, rng = 2048, 200, np.random.default_rng(1)
-    envs = make_device_vec("hotloop:CartPole", num_envs, device)
-    obs = envs.reset(7)
-    ends, apart = 0, 0.0
-    for _ in range(steps):
-        action = rng.integers(0, 2, num_envs)
-        step = envs.step(torch.from_numpy(action).to(device))
-        expected, terminated = cartpole_step(obs.double().cpu().numpy(), action)
-        got = step.next_obs.double().cpu().numpy()
-        apart = max(apart, float(np.abs(got - expected).max()))
-        # Where a limit is met but for rounding, either is right.
-        edge = (np.abs(np.abs(expected[:, 0]) - 2.4) < 1e-4) | (
-            np.abs(np.abs(expected[:, 2]) - np.radians(12)) < 1e-5
-        )
-        assert np.array_equal(step.terminated.cpu().numpy()[~edge], terminated[~edge])
-        ends += int(terminated.sum())
-        obs = step.obs
-    assert apart < 1e-4, f"{apart:.1e} apart"
-    assert ends > num_envs, f"{ends} episodes ended"
-    return f"{num_envs:,} × {steps} steps within {apart:.0e}, {ends:,} episodes ended"
-
-
-def cartpole_step(state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the successors, float64, (N, 4), of Barto, Sutton & Anderson's equations (1983)."""
-    x, speed, angle, turn = state.T
-    force = np.where(action == 1, 10.0, -10.0)
-    cos, sin = np.cos(angle), np.sin(angle)
-    push = (force + 0.05 * turn**2 * sin) / 1.1
-    swing = (9.8 * sin - cos * push) / (0.5 * (4.0 / 3.0 - 0.1 * cos**2 / 1.1))
-    drive = push - 0.05 * swing * cos / 1.1
-    after = np.stack(
-        [x + 0.02 * speed, speed + 0.02 * drive, angle + 0.02 * turn, turn + 0.02 * swing], -1
-    )
-    ended = (np.abs(after[:, 0]) > 2.4) | (np.abs(after[:, 2]) > 12 * 2 * np.pi / 360)
-    return after, ended
-
-
 def groups(device: torch.device) -> dict[str, dict[str, Callable[[], str]]]:
     """Return the checks by group and name."""
     checks_of: dict[str, dict[str, Callable[[], str]]] = {}
@@ -288,9 +173,6 @@ def groups(device: torch.device) -> dict[str, dict[str, Callable[[], str]]]:
         if ROWS[row].algorithm != "ppo":
             for mode in ("eager", "cudagraph"):
                 checks_of[f"{row} {mode}"]["launches"] = partial(check_launch, row, mode, device)
-    device_checks = (check_window, check_replay, check_cartpole)
-    for name, check in zip(DEVICE_GROUPS, device_checks, strict=True):
-        checks_of[name] = {name: partial(check, device)}
     return checks_of
 
 

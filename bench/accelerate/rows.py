@@ -17,7 +17,6 @@ class Row(NamedTuple):
         options: CleanRL's hyper-parameters, where they differ from hotloop's defaults.
         obs: shape and dtype of an observation.
         action: `("box", A)` or `("discrete", number of actions)`.
-        script: LeanRL's script, without its ending.
         published: LeanRL's figures, steps/s on an H100: CleanRL's own script, then LeanRL's eager,
             compiled, and compiled with CUDA graphs; None if there are none.
     """
@@ -28,7 +27,6 @@ class Row(NamedTuple):
     options: dict[str, Any]
     obs: tuple[tuple[int, ...], str]
     action: tuple[str, int]
-    script: str
     published: tuple[int, int, int, int] | None
 
 
@@ -53,7 +51,6 @@ ROWS = {
         },
         ((4, 84, 84), "uint8"),
         ("discrete", 4),
-        "ppo_atari_envpool",
         (1022, 3728, 3841, 6809),
     ),
     "ppo": Row(
@@ -74,7 +71,6 @@ ROWS = {
         },
         ((17,), "float32"),
         ("box", 6),
-        "ppo_continuous_action",
         (652, 683, 908, 1774),
     ),
     "sac": Row(
@@ -84,7 +80,6 @@ ROWS = {
         {"learning_starts": 5_000, "policy_frequency": 2},
         ((17,), "float32"),
         ("box", 6),
-        "sac_continuous_action",
         (127, 130, 255, 725),
     ),
     "td3": Row(
@@ -95,7 +90,6 @@ ROWS = {
         {"learning_starts": 5_000},
         ((17,), "float32"),
         ("box", 6),
-        "td3_continuous_action",
         (272, 247, 272, 936),
     ),
     "dqn": Row(
@@ -105,7 +99,6 @@ ROWS = {
         {"double": False, "learning_starts": 10_000},
         ((4,), "float32"),
         ("discrete", 2),
-        "dqn",
         None,
     ),
 }

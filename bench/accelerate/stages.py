@@ -15,8 +15,8 @@ marked `gpu`, and trains for some seconds.
 `measure` first compiles every row, side by side, which fills the caches. Then it measures one
 training at a time: algorithms with CleanRL's hyper-parameters and one environment each (Atari:
 eight), simulators on the CPU; 16 seeds in one update; environments on the GPU; updates alone and
-the floor below them. With `--leanrl PATH` LeanRL's scripts run too. Without a GPU everything runs
-on the CPU, without graphs, which tests the stages and measures nothing.
+the floor below them. Without a GPU everything runs on the CPU, without graphs, which tests the
+stages and measures nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ JAX_ENVIRONMENTS = (
     ("brax:halfcheetah", "brax"),
     ("gymnax:CartPole-v1", "gymnax"),
 )
-SEEDS = (1, 2, 3)
 
 
 class Stage:
@@ -57,11 +56,10 @@ class Stage:
     Args:
         device: of the updates.
         seconds: measured time of each training.
-        leanrl: a checkout of LeanRL, or None.
     """
 
-    def __init__(self, device: str, seconds: float, leanrl: str | None) -> None:
-        self._device, self._seconds, self._leanrl = device, seconds, leanrl
+    def __init__(self, device: str, seconds: float) -> None:
+        self._device, self._seconds = device, seconds
         self._on_gpu = device != "cpu"
         # On the CPU a compiled update stands in for a graph of it.
         self._fastest = "compile+cudagraph" if self._on_gpu else "compile"
@@ -76,8 +74,6 @@ class Stage:
             if mode == "cudagraph":
                 yield from self._check_trainings()
                 yield from self._check_tests("gpu and not slow")
-        for group in ("replay", "cartpole", "window"):
-            yield self._check(group)
         for mode in ("eager", "compile"):
             for row in ROWS:
                 yield self._check(f"{row} {mode}")
@@ -120,11 +116,6 @@ class Stage:
                     yield self._row(row, mode)
         for copies in NUM_COPIES[1:]:
             yield self._copies_job("hotloop:CartPole", copies)
-        if self._leanrl is not None:
-            for row in ROWS:
-                for mode in MODES:
-                    yield self._leanrl_job(row, mode)
-        yield from self._learning()
 
     def _check_trainings(self) -> Iterator[Job]:
         short = {"alone": False, "warm_s": 1.0, "seconds": min(6.0, self._seconds)}
@@ -177,24 +168,6 @@ class Stage:
             f"floor of {row or 'the device'}", "floor", 150, alone=True, place=place,
             row=row, device=self._device, seconds=seconds, modes=modes,
         )  # fmt: skip
-
-    def _leanrl_job(self, row: str, mode: str) -> Job:
-        return self._job(
-            f"{row} {mode}, LeanRL", "leanrl", 300, alone=True,
-            place=("table", row, "leanrl", mode),
-            path=self._leanrl, row=row, mode=mode, seconds=self._seconds,
-        )  # fmt: skip
-
-    def _learning(self) -> Iterator[Job]:
-        """Yield runs of some seeds that tell whether ways of running learn equally well."""
-        for row, factor in (("sac", 3.0), ("dqn", 1.2)):
-            for mode in ("eager", self._fastest):
-                for seed in SEEDS:
-                    yield self._train(
-                        f"{row} {mode}, seed {seed}", row, mode, seed=seed,
-                        seconds=factor * self._seconds, windows=False,
-                        place=("learning", row, mode, str(seed)),
-                    )  # fmt: skip
 
     def _train(
         self,
@@ -315,7 +288,6 @@ def main() -> int:
     parser.add_argument("--side-by-side", type=int, help="jobs at once (default: by the cores)")
     parser.add_argument("--seconds", type=float, help="of each training (default: 8; CPU: 4)")
     parser.add_argument("--only", default="", help="jobs whose name contains this")
-    parser.add_argument("--leanrl", metavar="PATH", help="a checkout of LeanRL, to run beside")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
@@ -346,7 +318,7 @@ def main() -> int:
         environment={"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, 2 * cores // side_by_side))},
         on_line=lambda line: print(table([line]).splitlines()[0], flush=True),
     )
-    stage = Stage(device, seconds, options.leanrl)
+    stage = Stage(device, seconds)
     jobs = [job for job in getattr(stage, options.stage)() if options.only in job.name]
     try:
         runner.run(jobs)

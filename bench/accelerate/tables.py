@@ -10,8 +10,6 @@ from bench import storage
 from bench.accelerate.rows import MODES, ROWS
 from bench.markdown import table, times
 
-# Where returns of runs are compared: shares of what the slower way of running reached.
-_SHARES = (0.25, 0.5, 1.0)
 # The overlapped training is compiled and captured, too.
 _WAYS = (*MODES, "overlap")
 
@@ -46,7 +44,7 @@ def floor_s(row: dict[str, Any], of_device: dict[str, float | None]) -> float:
 
 
 def speed_table(stored: dict[str, Any]) -> str:
-    """Return steps/s by way of running, above LeanRL's, measured here or published."""
+    """Return steps/s by way of running, above LeanRL's published figures."""
     rows = [["steps/s", *_WAYS, "over eager", "GPU busy", "launches an update"]]
     for name, entry in stored["table"].items():
         by_way = entry["modes"]
@@ -62,10 +60,7 @@ def speed_table(stored: dict[str, Any]) -> str:
                 _over_modes(by_way, "launches", "{:,.0f}"),
             ]
         )
-        if "leanrl" in entry:
-            theirs = [_rate(entry["leanrl"].get(mode)) for mode in MODES]
-            rows.append(["– LeanRL's script", *map(_cell, theirs), "", "", "", ""])
-        elif (published := ROWS[name].published) is not None:
+        if (published := ROWS[name].published) is not None:
             cells = [f"{published[1]:,}", f"{published[2]:,}", "", f"{published[3]:,}"]
             rows.append(["– LeanRL's README, one H100", *cells, "", "", "", ""])
     return table(*rows)
@@ -98,43 +93,6 @@ def _device_sentence(of_device: dict[str, float | None]) -> str:
         parts.append(f"{1e6 * of_device['replay_s']:.1f} µs for a graph of one")
         parts.append(f"{1e6 * of_device['in_graph_s']:.2f} µs each in a graph of a hundred")
     return "Measured of the device: " + ", ".join(parts) + "."
-
-
-def learning_table(stored: dict[str, Any]) -> str:
-    """Return mean returns of the seeds at the same steps, and at the same seconds."""
-    rows = [["mean return of the last 100 episodes"]]
-    rows[0] += ["way", "seeds", *(f"{share:.0%} of the steps" for share in _SHARES)]
-    rows[0] += [f"{share:.0%} of the seconds" for share in _SHARES]
-    for name, by_mode in stored["learning"].items():
-        curves = {
-            mode: [run["passed"] for run in runs.values() if run.get("passed")]
-            for mode, runs in by_mode.items()
-        }
-        ends = [curve[-1] for of_mode in curves.values() for curve in of_mode]
-        if not ends:
-            continue
-        least = [min(end[column] for end in ends) for column in (0, 1)]
-        for mode, of_mode in curves.items():
-            cells = [
-                _at(of_mode, column, share * least[column])
-                for column in (0, 1)
-                for share in _SHARES
-            ]
-            rows.append([f"{ROWS[name].title}, {least[0]:,.0f} steps, {least[1]:.0f} s", mode])
-            rows[-1] += [str(len(of_mode)), *cells]
-    return table(*rows)
-
-
-def _at(curves: list[list[list[float | None]]], column: int, end: float) -> str:
-    """Return the mean over seeds, and the range, of the returns reached by then."""
-    reached = []
-    for curve in curves:
-        before = [entry[2] for entry in curve if (entry[column] or 0) <= end]
-        if before and before[-1] is not None:
-            reached.append(before[-1])
-    if not reached:
-        return "–"
-    return f"{statistics.fmean(reached):,.0f} ({min(reached):,.0f}–{max(reached):,.0f})"
 
 
 def seeds_table(stored: dict[str, Any]) -> str:
@@ -174,7 +132,6 @@ def load_table(stored: dict[str, Any]) -> str:
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "table": speed_table,
     "floor": floor_table,
-    "learning": learning_table,
     "seeds": seeds_table,
     "copies": copies_table,
     "load": load_table,

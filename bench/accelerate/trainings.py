@@ -1,4 +1,4 @@
-"""Whole trainings for some seconds: hotloop's, and LeanRL's scripts."""
+"""Whole trainings for some seconds, in this process."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ import dataclasses
 import importlib
 import importlib.util
 import math
-import os
-import re
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.accelerate.rows import ROWS, Row
-from bench.measuring import Missing
+from bench.accelerate.rows import ROWS
 
 # Windows on the GPU at a run's end: the profiler starts after the speed was measured.
 WINDOW_S, WINDOWS_AT_S, WINDOWS_TAKE_S = 0.25, (0.2, 1.2), 3.0
 _LOAD_PERIOD_S = 0.25
-# LeanRL's scripts compile before they print their first speed.
-_START_S = 240.0
-_SPEED = re.compile(r"([\d.]+) sps")
 _TOTAL = 1_000_000_000
 
 
@@ -209,53 +201,3 @@ class _Clock:
             except Exception:  # no GPU, or no NVML
                 return
             self._load.append((round(time.monotonic() - began, 2), percent))
-
-
-def leanrl(path: Path, row: Row, mode: str, seconds: float) -> float:
-    """Return the steps a second that one of LeanRL's scripts prints, after its own burn-in.
-
-    Args:
-        path: a checkout of LeanRL, whose requirements are installed.
-        row: has the script's name.
-        mode: decides which of `--compile` and `--cudagraphs` the script gets.
-        seconds: how long the script runs after its first figure.
-
-    Raises:
-        Missing: there is no such script, or it printed no speed; the message is its last line.
-    """
-    script = path / "leanrl" / f"{row.script}_torchcompile.py"
-    if not script.is_file():
-        raise Missing(f"no {script.name} in {path}")
-    flags = {"compile": "--compile", "cudagraph": "--cudagraphs"}
-    chosen = [flag for part, flag in flags.items() if part in mode.split("+")]
-    environment = {**os.environ, "WANDB_MODE": "disabled", "MUJOCO_GL": "egl"}
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(script), "--seed", "21", *chosen],
-            cwd=path,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        speeds: list[float] = []
-        until = time.monotonic() + _START_S
-        while process.poll() is None and time.monotonic() < until:
-            time.sleep(0.5)
-            had = bool(speeds)
-            speeds = _speeds(output)
-            if speeds and not had:
-                until = time.monotonic() + seconds
-        process.kill()
-        process.wait()
-        speeds = _speeds(output)
-        output.seek(0)
-        last = (output.read().strip().splitlines() or ["no output"])[-1]
-    if not speeds:
-        raise Missing(last[:200])
-    return speeds[-1]
-
-
-def _speeds(output: Any) -> list[float]:
-    """Return the speeds above 0 that a script has printed so far."""
-    text = os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0).decode(errors="replace")
-    return [value for number in _SPEED.findall(text) if (value := float(number)) > 0]

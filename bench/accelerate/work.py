@@ -124,21 +124,4 @@ def floor(row: str | None, device: str, seconds: float, modes: list[str]) -> dic
     return floor.measure_row(row, torch.device(device), seconds, tuple(modes))
 
 
-def leanrl(path: str, row: str, mode: str, seconds: float) -> dict[str, Any]:
-    """Run one of LeanRL's scripts."""
-    from pathlib import Path
-
-    from bench.accelerate import trainings
-    from bench.accelerate.rows import ROWS
-
-    return {"steps_per_s": trainings.leanrl(Path(path), ROWS[row], mode, seconds)}
-
-
-KINDS = {
-    "facts": facts,
-    "check": check,
-    "tests": tests,
-    "train": train,
-    "floor": floor,
-    "leanrl": leanrl,
-}
+KINDS = {"facts": facts, "check": check, "tests": tests, "train": train, "floor": floor}
