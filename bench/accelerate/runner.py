@@ -181,8 +181,7 @@ class Runner:
             with (self._out / "logs.txt").open("a", encoding="utf-8") as file:
                 file.write(f"==== {entry.job.name}: {status} {why}\n")
                 file.writelines(f"{line}\n" for line in printed[-_LOG_LINES:])
-            rest = [line for line in printed if line.strip() and not line.startswith(FIGURES)]
-            why = "\n".join([why, *rest[-_ERROR_LINES:]] if why else rest[-_ERROR_LINES:])
+            why = "\n".join(filter(None, [why, *_last_lines(printed)]))
         elif "missing" in figures:
             status, why = "skipped", str(figures["missing"])
         self._append(entry.job, status, seconds, figures, why)
@@ -205,6 +204,15 @@ def read_lines(out: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(json.JSONDecodeError):
             lines.append(json.loads(text))
     return lines
+
+
+def _last_lines(printed: Sequence[str]) -> list[str]:
+    """Return where a job stood if it printed its stack, else its last lines."""
+    for number, line in enumerate(printed):
+        if line.startswith("Current thread"):
+            return list(printed[number + 1 : number + 1 + _ERROR_LINES])
+    lines = [line for line in printed if line.strip() and not line.startswith(FIGURES)]
+    return lines[-_ERROR_LINES:]
 
 
 @contextlib.contextmanager
