@@ -2,12 +2,9 @@
 
     python bench/accelerate/carry.py .whl
 
-A bare machine has Python 3.12, torch, NumPy, Numba, JAX, rich, matplotlib, safetensors,
-threadpoolctl and pytest on x86-64 Linux, and no network. The folder gets hotloop itself, built by
-`python3.12` with a C compiler, and the simulators. EnvPool comes with 25 families of environments;
-only Atari's are kept. There:
-
-    python3 -m pip install --no-index --no-deps --target site .whl/*.whl
+What such a machine has itself, and how the wheels are used there, is in docs/gpu.md, "One prepared
+run". The folder gets hotloop, built by `python3.12` with a C compiler, and the simulators. EnvPool
+comes with many families of environments; only Atari's is kept.
 """
 
 from __future__ import annotations
@@ -20,19 +17,19 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# MuJoCo's other parts, its studio and PyOpenGL, are for watching.
+# In the versions that the tests run with. MuJoCo's other parts, its studio and PyOpenGL, are for
+# watching.
 PACKAGES = (
-    "mujoco==4.0.0", "mujoco-core==4.0.0", "gymnasium", "farama-notifications", "ale-py", "glfw",
-    "gymnax", "tyro", "docstring-parser", "typeguard", "optree", "dm-tree", "dm-env", "orjson",
-    "tomli-w",
+    "mujoco", "mujoco-core", "gymnasium", "farama-notifications", "ale-py", "glfw", "tyro",
+    "docstring-parser", "typeguard", "optree", "dm-tree", "dm-env", "tomli-w", "gymnax==1.0.1",
 )  # fmt: skip
-ENVPOOL = ("envpool==1.2.7", "envpool-assets==0.4.1")
 PLATFORMS = ("2_28", "2_27", "2_17", "2_5")
 
 
 def download(packages: tuple[str, ...], folder: Path) -> None:
     """Download wheels for CPython 3.12 on x86-64 Linux."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--constraint", str(ROOT / "constraints.txt")]
     command += ["--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp"]
     for number in PLATFORMS:
         command += ["--platform", f"manylinux_{number}_x86_64"]
@@ -80,7 +77,7 @@ def main() -> None:
     subprocess.run([*build, str(ROOT)], check=True)
     download(PACKAGES, folder)
     with tempfile.TemporaryDirectory() as name:
-        download(ENVPOOL, Path(name))
+        download(("envpool", "envpool-assets"), Path(name))
         (envpool,) = Path(name).glob("envpool-1*.whl")
         (assets,) = Path(name).glob("envpool_assets*.whl")
         prune(envpool, assets, folder)
