@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import tempfile
@@ -133,8 +134,7 @@ class Runner:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                # A group and no session: whoever ends this terminal's session ends the jobs too.
-                preexec_fn=os.setpgrp,
+                preexec_fn=_own_group,
             )
         except OSError as error:
             log.close()
@@ -227,6 +227,13 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _own_group() -> None:
+    """Make a job's process the first of its group; it stays in the session of the terminal."""
+    os.setpgrp()
+    # Writing the memory of a process with a CUDA context to a core file takes minutes.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

@@ -69,20 +69,20 @@ class Stage:
         self._on_gpu = device != "cpu"
         # On the CPU a compiled update stands in for a graph of it.
         self._fastest = "compile+cudagraph" if self._on_gpu else "compile"
+        self._modes = MODES if self._on_gpu else ("eager", "compile")
         self._warm_s = 3.0 if self._on_gpu else 0.5
 
     def check(self) -> Iterator[Job]:
         """Yield the jobs that tell whether everything is right."""
         yield self._job("facts", "facts", 60, device=self._device)
-        for mode in ("cudagraph", "compile+cudagraph"):
-            for row in sorted(ROWS, key=lambda row: row.startswith("ppo")):
-                yield self._check(f"{row} {mode}")
-            if mode == "cudagraph":
-                yield from self._check_trainings()
-                yield from self._check_tests("gpu and not slow")
-        for mode in ("eager", "compile"):
-            for row in ROWS:
-                yield self._check(f"{row} {mode}")
+        if self._on_gpu:
+            yield from self._checks("cudagraph")
+        yield from self._check_trainings()
+        yield from self._check_tests("gpu and not slow")
+        if self._on_gpu:
+            yield from self._checks("compile+cudagraph")
+        yield from self._checks("eager")
+        yield from self._checks("compile")
         yield from self._check_tests("gpu and slow")
 
     def measure(self) -> Iterator[Job]:
@@ -92,7 +92,7 @@ class Stage:
         jax_name = next((name for name, module in JAX_ENVIRONMENTS if _is_installed(module)), None)
         rows = ("sac", "td3", "ppo", "ppo-atari")
         # Side by side: compile everything once.
-        short = {"warm_s": 0.0, "seconds": min(2.0, self._seconds), "windows": False}
+        short = {"warm_s": 0.0, "seconds": min(4.0, self._seconds), "windows": False}
         for row in rows:
             yield self._train(f"compile {row}", row, fastest, alone=False, **short)
         yield self._train("compile 16 seeds", "sac", fastest, alone=False, lanes=NUM_LANES, **short)
@@ -117,7 +117,7 @@ class Stage:
         for row in ROWS:
             yield self._floor(row)
         for row in ROWS:
-            for mode in dict.fromkeys(("eager", "compile", "cudagraph", fastest)):
+            for mode in self._modes:
                 if (row, mode) not in {("sac", "eager"), *((row, fastest) for row in rows)}:
                     yield self._row(row, mode)
         for copies in NUM_COPIES[1:]:
@@ -137,13 +137,18 @@ class Stage:
         yield self._train("train 16 seeds of sac", "sac", "auto", lanes=NUM_LANES, **short)
 
     def _check_tests(self, marks: str) -> Iterator[Job]:
+        needed = ("mark.gpu", "mark.slow") if marks == "gpu and slow" else ("mark.gpu",)
         for path in sorted((storage.ROOT / "tests").rglob("test_*.py")):
-            if "mark.gpu" in path.read_text(encoding="utf-8"):
+            text = path.read_text(encoding="utf-8")
+            if all(mark in text for mark in needed):
                 name = path.relative_to(storage.ROOT).as_posix()
                 yield self._job(f"{name} ({marks})", "tests", 100, path=name, marks=marks)
 
-    def _check(self, group: str) -> Job:
-        return self._job(f"check {group}", "check", 110, group=group, device=self._device)
+    def _checks(self, mode: str) -> Iterator[Job]:
+        # Convolutions take longest.
+        for row in sorted(ROWS, key=lambda row: row.startswith("ppo")):
+            group = f"{row} {mode}"
+            yield self._job(f"check {group}", "check", 110, group=group, device=self._device)
 
     def _row(self, row: str, mode: str) -> Job:
         """Return the measurement of a row; mode "overlap": the fastest one, overlapped."""
@@ -169,10 +174,9 @@ class Stage:
     def _floor(self, row: str | None) -> Job:
         place = ("floor", "device") if row is None else ("floor", "rows", row)
         seconds = 1.0 if self._on_gpu else 0.2
-        modes = MODES if self._on_gpu else ("eager", "compile")
         return self._job(
             f"floor of {row or 'the device'}", "floor", 150, alone=True, place=place,
-            row=row, device=self._device, seconds=seconds, modes=modes,
+            row=row, device=self._device, seconds=seconds, modes=self._modes,
         )  # fmt: skip
 
     def _train(
@@ -327,7 +331,10 @@ def main() -> int:
         started + (options.deadline or DEADLINES_S[options.stage]),
         side_by_side=side_by_side,
         about={"gpu": gpu, "versions": versions},
-        environment={"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, 2 * cores // side_by_side))},
+        environment={
+            "TORCHINDUCTOR_COMPILE_THREADS": str(max(1, 2 * cores // side_by_side)),
+            "OMP_NUM_THREADS": "1",
+        },
         on_line=lambda line: print(table([line]).splitlines()[0], flush=True),
     )
     stage = Stage(device, seconds)

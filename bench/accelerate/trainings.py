@@ -60,7 +60,7 @@ def train(
     from hotloop.timing.gpu_window import GpuWindows
     from hotloop.training.lanes import train_lanes
 
-    chosen = _options(row, algorithm, device, options or {})
+    chosen = _options(row, algorithm, device, lanes, options or {})
     config_options = {"device": device, "execution": mode, "torch_threads": 1, **chosen}
     trainer = importlib.import_module(f"hotloop.algorithms.{_algorithm(row, algorithm)}").algorithm
     clock = _Clock(warm_s, seconds, windows and device != "cpu")
@@ -100,7 +100,7 @@ def _algorithm(row: str | None, algorithm: str) -> str:
 
 
 def _options(
-    row: str | None, algorithm: str, device: str, options: dict[str, Any]
+    row: str | None, algorithm: str, device: str, lanes: int, options: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the options of a training's configuration."""
     chosen: dict[str, Any] = {"total_timesteps": _TOTAL}
@@ -108,7 +108,7 @@ def _options(
         chosen |= {"env_id": ROWS[row].env_id, **ROWS[row].options}
     if _algorithm(row, algorithm) != "ppo":
         # A report waits for the device, so on a GPU there are few a second.
-        chosen["report_interval"] = 100 if device == "cpu" else 500
+        chosen["report_interval"] = (100 if device == "cpu" else 500) // math.ceil(lanes**0.5)
     chosen |= options
     if chosen["env_id"].startswith("envpool:") and importlib.util.find_spec("envpool") is None:
         # ALE's own vector environment plays the same games, some slower.
