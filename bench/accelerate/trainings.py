@@ -127,7 +127,7 @@ class _Clock:
     def __init__(self, warm_s: float, seconds: float, profiles: bool) -> None:
         self._warm_s, self._seconds, self._profiles = warm_s, seconds, profiles
         self._began, self._learned_at, self._windows_at = time.monotonic(), 0.0, 0.0
-        self._ended = False
+        self._ended, self._num_warm = False, 0
         self._timesteps: dict[int, int] = {}
         # Steps of all lanes, seconds since the start, the first lane's mean return.
         self._passed: list[tuple[int, float, float]] = []
@@ -152,8 +152,12 @@ class _Clock:
         if not self._learned_at and report.metrics:
             self._learned_at = now
             threading.Thread(target=self._sample_load, daemon=True).start()
-        measured_until = self._learned_at + self._warm_s + self._seconds
-        if not self._learned_at or now < measured_until:
+        warm_until = self._learned_at + self._warm_s
+        if not self._learned_at or now < warm_until:
+            return False
+        self._num_warm += 1
+        # A speed needs two reports, however long an iteration takes.
+        if self._num_warm < 2 or now < warm_until + self._seconds:
             return False
         self._sampled.set()
         if not self._profiles:
@@ -169,15 +173,8 @@ class _Clock:
         self.windows.stop()
 
     def figures(self) -> dict[str, Any]:
-        """Return the speed, and what the run had reached when.
-
-        Raises:
-            RuntimeError: there were too few reports to tell.
-        """
-        warm_at = self._learned_at + self._warm_s - self._began
-        warm = [entry for entry in self._passed if entry[1] >= warm_at]
-        if len(warm) < 2:
-            raise RuntimeError("too few reports to measure a speed: raise `--seconds`")
+        """Return the speed, and what the run had reached when."""
+        warm = self._passed[-self._num_warm :]
         (first, began, _), (last, ended, mean_return) = warm[0], warm[-1]
         thinned = self._passed[:: max(1, len(self._passed) // 200)]
         return {
