@@ -181,7 +181,7 @@ class Runner:
             with (self._out / "logs.txt").open("a", encoding="utf-8") as file:
                 file.write(f"==== {entry.job.name}: {status} {why}\n")
                 file.writelines(f"{line}\n" for line in printed[-_LOG_LINES:])
-            why = "\n".join(filter(None, [why, *_last_lines(printed)]))
+            why = "\n".join(filter(None, [*_last_lines(printed), why]))
         elif "missing" in figures:
             status, why = "skipped", str(figures["missing"])
         self._append(entry.job, status, seconds, figures, why)

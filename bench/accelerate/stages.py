@@ -280,9 +280,7 @@ def table(lines: list[dict[str, Any]]) -> str:
     rows = []
     for line in lines:
         text = tables.summary(line["figures"]) if line["status"] == "ok" else line["error"]
-        lines_of = text.splitlines() or [""]
-        # A job that was killed says so first; one that failed says why last.
-        text = lines_of[0 if line["status"] == "timeout" else -1][:110]
+        text = (text.splitlines() or [""])[-1][:110]
         rows.append(f"{line['status']:8}{line['seconds']:6.1f} s  {line['name']}: {text}")
     statuses = [line["status"] for line in lines]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
