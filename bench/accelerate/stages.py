@@ -112,7 +112,8 @@ class Stage:
         yield self._copies_job("hotloop:CartPole", NUM_COPIES[0])
         if jax_name is not None:
             yield self._copies_job(jax_name, NUM_COPIES[0])
-        yield self._row("sac", "eager")
+        if self._on_gpu:
+            yield self._row("sac", "eager")
         # What a longer deadline allows.
         yield self._floor(None)
         for row in ROWS:
