@@ -7,13 +7,13 @@ import sys
 
 
 def main() -> int:
-    """Dispatch."""
+    """Run a benchmark."""
     name = sys.argv.pop(1) if len(sys.argv) > 1 else "list"
-    if name == "accelerate" and "--check" in sys.argv:
-        # On a machine that has torch and NumPy alone, which the catalogue's others can't do with.
-        from bench.accelerate import check
+    if name == "accelerate":
+        # On a machine without what the catalogue's others import.
+        from bench.accelerate import stages
 
-        return check.main([one for one in sys.argv[1:] if one != "--check"])
+        return stages.main()
     from bench.catalog import BENCHES
 
     if name in BENCHES:

@@ -170,9 +170,9 @@ BENCHES: dict[str, Bench] = {
         ),
     ),
     "accelerate": Bench(
-        "bench.accelerate.compare",
-        "one GPU: eager, compiled, as a CUDA graph, beside LeanRL; --check: is it right",
-        "25 min",
+        "bench.accelerate.stages",
+        "one GPU: is it right (--stage check), how fast (--stage measure), beside LeanRL",
+        "4 and 8 min",
         tables=tuple(
             Table("docs/gpu.md", f"accelerate {part}", partial(accelerate.page_table, part))
             for part in accelerate.TABLES

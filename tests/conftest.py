@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,10 @@ MAY_BE_SKIPPED = (
     "py-spy may not trace",  # a container without SYS_PTRACE
 )
 
+# Test modules that import one of these are skipped where it is not installed, as on a machine that
+# runs the tests of a GPU alone.
+OPTIONAL = ("docutils", "gymnasium", "hypothesis", "onnxruntime", "scipy", "sphinx", "vizdoom")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)[.\w]*'")
 
 # Functions with a test that took longer than so much, one a line.
 LONG_ONES, LONG_S = Path(__file__).parent / "long_ones.txt", 0.15
@@ -81,6 +87,26 @@ class LongOnes:
         LONG_ONES.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of a GPU where there is none; elsewhere they assume exact float32 arithmetic."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    from bench.accelerate.check import exact_arithmetic
+
+    exact_arithmetic()
+
+
+def _skip_if_missing(report: Any) -> None:
+    """Make a module's failed import of an optional library a skip."""
+    missing = _NO_MODULE.findall(str(report.longrepr)) if report.failed else []
+    if missing and missing[-1] in OPTIONAL and find_spec(missing[-1]) is None:
+        reason = f"Skipped: could not import '{missing[-1]}'"
+        report.outcome, report.longrepr = "skipped", (report.nodeid, 0, reason)
+
+
 def _fail_if_skipped(report: Any, config: pytest.Config) -> None:
     if not report.skipped or hasattr(report, "wasxfail") or not config.getoption("--no-skips"):
         return
@@ -99,6 +125,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Any:
     report = yield
+    _skip_if_missing(report)
     _fail_if_skipped(report, collector.config)
     return report
 

@@ -1,95 +1,211 @@
-"""What `python -m bench accelerate` checks, reads and tells; its trainings are not run here."""
+"""The stages of `python -m bench accelerate`, with jobs of a moment, and their tables."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from bench import storage
-from bench.accelerate import check, tables, trainings
+from bench.accelerate import check, stages, tables, trainings, work
 from bench.accelerate.rows import ROWS
+from bench.accelerate.runner import Job, Runner, read_lines
 from bench.accelerate.updates import make_batch, make_updates
-from bench.measuring import Missing
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent
 
-
-def test_checks_pass_or_are_skipped_with_a_reason(capsys):
-    assert check.main(["--device", "cpu", "--no-compile", "--only", "dqn"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line[:5].strip() for line in lines[1:-1]] == ["PASS", "SKIP", "SKIP", "PASS", "SKIP"]
-    assert "no CUDA device" in lines[2]
-    assert lines[-1] == "2 PASS, 0 FAIL, 3 SKIP"
+FIGURES = "print('figures: {\"x\": 1}', flush=True)"
+HANG = "import time\ndef wait_forever():\n    time.sleep(600)\nwait_forever()"
+ABORT = "import os\ndef crash():\n    os.abort()\ncrash()"
 
 
-def test_an_update_that_goes_astray_fails(capsys, monkeypatch):
+def job(name: str, code: str, limit_s: float = 30.0, **more) -> Job:
+    return Job(name, [sys.executable, "-c", code], limit_s, least_s=0.0, **more)
+
+
+def ends(pid: int) -> bool:
+    """Return whether a process is gone, within some seconds."""
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def run(out: Path, jobs: list[Job], deadline_s: float = 60.0, side_by_side: int = 4) -> list[dict]:
+    runner = Runner(out, time.monotonic() + deadline_s, side_by_side=side_by_side)
+    runner.run(jobs)
+    assert read_lines(out) == runner.lines
+    return sorted(runner.lines, key=lambda line: line["name"])
+
+
+def test_a_job_that_hangs_or_crashes_leaves_its_line_and_the_others_run(tmp_path):
+    lines = run(
+        tmp_path,
+        [
+            job("a hangs", HANG, limit_s=1.0),
+            job("b aborts", ABORT),
+            job("c fails", "raise ValueError('no memory')"),
+            job("d prints nothing", "pass"),
+            job("e is missing", 'print(\'figures: {"missing": "no simulator"}\')'),
+            job("f is right", FIGURES),
+        ],
+    )
+    statuses = [line["status"] for line in lines]
+    assert statuses == ["timeout", "failed", "failed", "failed", "skipped", "ok"]
+    assert lines[-1]["figures"] == {"x": 1}
+    assert "no simulator" in lines[4]["error"]
+    assert "it printed no figures" in lines[3]["error"]
+    assert "no memory" in lines[2]["error"]
+    assert "SIGABRT" in lines[1]["error"]
+    assert lines[0]["error"].endswith("\nnot done after 1 s")
+    assert "in wait_forever" in lines[0]["error"]
+    # The logs say where they were.
+    logs = (tmp_path / "logs.txt").read_text()
+    assert "in wait_forever" in logs
+    assert "in crash" in logs
+    assert {path.name for path in tmp_path.iterdir()} == {"results.jsonl", "logs.txt"}
+
+
+def test_children_of_a_job_end_with_it(tmp_path):
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print('figures: {\"pid\": %d}' % child.pid, flush=True)\n"
+    )
+    (ended, hung) = run(tmp_path, [job("a", code), job("b", code + "child.wait()", limit_s=2.0)])
+    assert (ended["status"], hung["status"]) == ("ok", "timeout")
+    for line in (ended, hung):
+        assert ends(line["figures"]["pid"])
+
+
+def test_the_deadline_ends_what_runs_and_skips_the_rest(tmp_path):
+    jobs = [job(name, HANG, limit_s=600.0) for name in "ab"]
+    jobs.append(job("c", FIGURES, alone=True))
+    began = time.monotonic()
+    lines = run(tmp_path, jobs, deadline_s=6.0, side_by_side=2)
+    assert [line["status"] for line in lines] == ["timeout", "timeout", "skipped"]
+    assert "s were left" in lines[-1]["error"]
+    assert time.monotonic() - began < 60  # and not 600
+
+
+def test_a_job_that_measures_runs_alone(tmp_path):
+    code = (
+        "import os, sys, time\nfolder = sys.argv[1]\n"
+        "mark = os.path.join(folder, str(os.getpid()))\n"
+        "open(mark, 'w').close()\ntime.sleep(0.3)\nbeside = len(os.listdir(folder))\n"
+        "os.remove(mark)\nprint('figures: {\"beside\": %d}' % beside)"
+    )
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    jobs = [
+        Job(name, [sys.executable, "-c", code, str(marks)], 30.0, alone, 0.0)
+        for name, alone in (("a", False), ("b", True), ("c", True), ("d", False))
+    ]
+    lines = run(tmp_path / "out", jobs)
+    assert [line["figures"]["beside"] for line in lines] == [1, 1, 1, 1]
+
+
+def test_a_stage_that_is_ended_from_outside_ends_its_jobs(tmp_path):
+    code = f"""
+import sys, time
+from pathlib import Path
+from bench.accelerate.runner import Job, Runner
+hang = "print('up', flush=True); import time; time.sleep(600)"
+jobs = [Job(name, [sys.executable, "-c", hang], 600.0) for name in "ab"]
+print("begun", flush=True)
+Runner(Path({str(tmp_path)!r}), time.monotonic() + 600).run(jobs)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    lines = read_lines(tmp_path)
+    assert [line["status"] for line in lines] == ["failed", "skipped"]
+    assert "ended from outside" in lines[1]["error"]
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path):
+    (tmp_path / "results.jsonl").write_text('{"name": "a"}\n{"name": "b", "sta')
+    assert read_lines(tmp_path) == [{"name": "a"}]
+
+
+def test_the_way_to_a_stage_needs_the_standard_library_alone(tmp_path):
+    """In an interpreter where no other library can be found."""
+    code = f"""
+import sys
+sys.path[:] = [{str(ROOT)!r}, *(path for path in sys.path if "site-packages" not in path)]
+sys.argv = ["bench", "accelerate", "--stage", "measure", "--device", "cpu", "--only", "facts"]
+sys.argv += ["--out", {str(tmp_path)!r}, "--deadline", "1"]
+from bench.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, env={}
+    )
+    assert done.returncode == 0, done.stderr
+    assert read_lines(tmp_path)[0]["status"] == "skipped"
+    assert "1 skipped" in (tmp_path / "table.txt").read_text()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_jobs_of_the_stages_are_complete(device):
+    """Each names a function of `work`, and arguments that it takes; none is there twice."""
+    import inspect
+
+    for name in ("check", "measure"):
+        jobs = list(getattr(stages.Stage(device, 8.0), name)())
+        assert len({job.name for job in jobs}) == len(jobs)
+        for one in jobs:
+            arguments = json.loads(one.command[-1])
+            function = work.KINDS[arguments.pop("kind")]
+            if function is work.train:
+                inspect.signature(trainings.train).bind(**arguments)
+            else:
+                inspect.signature(function).bind(**arguments)
+    alone = [job.alone for job in jobs]
+    assert alone == sorted(alone)  # what is compiled side by side comes first
+
+
+def test_checks_pass_or_are_skipped_with_a_reason():
+    came = check.run_group("dqn eager", CPU)
+    assert (came["passed"], came["failed"]) == (2, 0)
+    with pytest.raises(check.Missing, match="no CUDA device"):
+        check.run_group("dqn cudagraph", CPU)
+
+
+def test_an_update_that_goes_astray_fails(monkeypatch):
     from hotloop.learner.execution import Execution
 
-    make = check.__dict__["check_updates"]
-    run = Execution.__call__
+    run_update = Execution.__call__
 
     def astray(self, state, *args):
-        came = run(self, state, *args)
+        outputs = run_update(self, state, *args)
         if self.choice.is_compiled:
             state[0].params[0] += 0.5
-        return came
+        return outputs
 
     def eager(self, state, args):
         return self._update(state, *args)
 
     monkeypatch.setattr(Execution, "_run", eager)
-    assert "20 updates, at most 0.0e+00" in make("dqn", "compile", CPU)
+    assert "20 updates, at most 0.0e+00" in check.check_updates("dqn", "compile", CPU)
     monkeypatch.setattr(Execution, "__call__", astray)
-    assert check.main(["--device", "cpu", "--only", "dqn: compile is"]) == 1
-    assert "`params` is" in capsys.readouterr().out
-
-
-def test_nothing_but_torch_and_numpy_is_needed():
-    """In an interpreter where other libraries can't be found."""
-    code = f"""
-import sys
-from importlib.machinery import PathFinder
-
-hidden = {{"gymnasium", "tyro", "rich", "matplotlib", "safetensors", "threadpoolctl", "tomli_w"}}
-find = PathFinder.find_spec
-PathFinder.find_spec = classmethod(
-    lambda cls, name, path=None, target=None: None
-    if name.partition(".")[0] in hidden
-    else find(name, path, target)
-)
-sys.argv = ["check", "--device", "cpu", "--no-compile", "--only", "td3: eager"]
-sys.path.insert(0, {str(ROOT)!r})
-from bench.accelerate import check
-sys.exit(check.main())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "PASS  td3: eager repeats" in done.stdout
-
-
-@pytest.mark.parametrize("name", ["replay on the device", "CartPole on the device", "td3: eager l"])
-def test_what_is_on_the_device_is_checked(capsys, name):
-    assert check.main(["--device", "cpu", "--only", name]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 PASS, 0 FAIL, 0 SKIP"
-
-
-def test_what_stands_in_for_a_library_is_not_called():
-    one = check.StandIns()
-    spec = one.find_spec("rich.console", None)
-    assert spec is not None
-    assert one.find_spec("numba", None) is None
-    from importlib.util import module_from_spec
-
-    module = module_from_spec(spec)
-    one.exec_module(module)
-    with pytest.raises(ModuleNotFoundError, match=r"rich\.console is not installed"):
-        module.Console()
+    came = check.run_group("dqn compile", CPU)
+    assert came["failed"] == 1
+    assert "`params` is" in came["checks"]["updates"]
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac", "td3", "dqn"])
@@ -122,33 +238,6 @@ def test_options_are_those_of_the_algorithm(name):
     algorithm.config(env_id=row.env_id, **row.options)
 
 
-def leanrl(path: Path, text: str) -> Path:
-    (path / "leanrl").mkdir(parents=True)
-    (path / "leanrl" / "dqn_torchcompile.py").write_text(text)
-    return path
-
-
-def test_the_speed_that_a_script_of_leanrl_tells(tmp_path):
-    """Its bar is redrawn by carriage returns; the first figures may be 0."""
-    text = """
-import sys, time
-assert sys.argv[1:] == ["--seed", "21", "--compile", "--cudagraphs"], sys.argv
-for speed in (0.0, 480.25, 512.5):
-    print(f"\\rspeed: {speed: 4.1f} sps, return=3", end="", file=sys.stderr, flush=True)
-time.sleep(60)
-"""
-    speed = trainings.leanrl(leanrl(tmp_path, text), ROWS["dqn"], "compile+cudagraph", 0.1)
-    assert speed == 512.5
-
-
-def test_a_script_of_leanrl_that_fails_is_missing(tmp_path):
-    path = leanrl(tmp_path, "raise SystemExit('no module named wandb')")
-    with pytest.raises(Missing, match="no module named wandb"):
-        trainings.leanrl(path, ROWS["dqn"], "eager", 0.1)
-    with pytest.raises(Missing, match="no sac_continuous_action_torchcompile"):
-        trainings.leanrl(path, ROWS["sac"], "eager", 0.1)
-
-
 STORED = {
     "device": {"name": "A GPU", "cuda": "12.8"},
     "table": {
@@ -157,7 +246,11 @@ STORED = {
                 "eager": {"steps_per_s": 130.4, "busy": 0.12, "launches": 310.0, "kernels": 309.0},
                 "compile": {"missing": "no compiler"},
                 "cudagraph": {"steps_per_s": 700.0, "busy": None, "launches": None},
-                "compile+cudagraph": {"steps_per_s": 1304.0, "busy": 0.7, "launches": 2.5},
+                "compile+cudagraph": {
+                    "steps_per_s": 1304.0, "busy": 0.7, "launches": 2.5,
+                    "load": [[0.25, 60], [0.5, 80]],
+                },
+                "overlap": {"steps_per_s": 2000.0},
             }
         }
     },
@@ -171,18 +264,8 @@ STORED = {
             "dqn": {"size_bytes": 1e6, "flop": 1e6, "modes": {"eager": {"missing": "x"}}},
         },
     },
-    "learning": {
-        "dqn": {
-            "eager": [{"passed": [[100, 1.0, 10.0], [200, 2.0, 20.0], [400, 4.0, 40.0]]}],
-            "cudagraph": [
-                {"passed": [[200, 1.0, 22.0], [800, 4.0, 80.0]]},
-                {"passed": [[200, 1.0, 24.0], [800, 4.0, 100.0]]},
-                {"missing": "out of memory"},
-            ],
-        }
-    },
-    "seeds": {"1": {"steps_per_s": 1000.0}, "16": {"steps_per_s": 9000.0}},
-    "copies": {"256": {"missing": "x"}, "1024": {"steps_per_s": 5.0e5}},
+    "seeds": {"16": {"steps_per_s": 11736.0}},
+    "copies": {"CartPole × 256": {"missing": "x"}, "CartPole × 1,024": {"steps_per_s": 5.0e5}},
 }  # fmt: skip
 
 
@@ -196,21 +279,62 @@ def rows_of(text: str) -> list[list[str]]:
 
 def test_tables_by_hand():
     _, sac, theirs = rows_of(tables.speed_table(STORED))
-    assert sac == ["SAC", "130", "–", "700", "1,304", "10.0×", "12% → 70%", "310 → 2"]
+    assert sac[:6] == ["SAC", "130", "–", "700", "1,304", "2,000"]
+    assert sac[6:] == ["10.0×", "12% → 70%", "310 → 2"]
     assert theirs[:5] == ["– LeanRL's README, one H100", "130", "255", "", "725"]
+    # 70 % of the 7.67 s that 10,000 steps take.
+    assert rows_of(tables.load_table(STORED))[1] == ["SAC, compile+cudagraph", "70%", "5.37 s"]
     # 6 MB take 3 µs, 600 MFLOP 12; of the other a launch takes longest.
     _, sac, dqn = rows_of(tables.floor_table(STORED))
     assert sac[1:7] == ["1,500", "–", "–", "–", "12.0", "6.00 MB"]
     assert dqn[5] == "4.0"
-    _, eager, graph = rows_of(tables.learning_table(STORED))
-    # Of 400 steps and 4 s, which both have had.
-    assert eager[2:] == ["1", *2 * ["10 (10–10)", "20 (20–20)", "40 (40–40)"]]
-    by_steps = ["–", "23 (22–24)", "23 (22–24)"]
-    assert graph[2:] == ["2", *by_steps, "23 (22–24)", "23 (22–24)", "90 (80–100)"]
-    assert rows_of(tables.seeds_table(STORED))[2] == ["16", "9,000", "9.0×"]
-    assert rows_of(tables.copies_table(STORED))[1:] == [
-        ["256", "–", "–"], ["1,024", "500,000", "1.00×"],
+    assert rows_of(tables.seeds_table(STORED))[1:] == [
+        ["1", "1,304", "1.00×"], ["16", "11,736", "9.0×"],
     ]  # fmt: skip
+    assert rows_of(tables.copies_table(STORED))[1:] == [
+        ["CartPole × 256", "–", "–"], ["CartPole × 1,024", "500,000", "–"],
+    ]  # fmt: skip
+
+
+def line(name: str, place: list[str], figures: dict, status: str = "ok", error: str = "") -> dict:
+    return {"name": name, "status": status, "figures": figures, "error": error, "place": place}
+
+
+def test_results_of_a_stage_are_collected_by_the_gpus_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "RESULTS", tmp_path / "results")
+    facts = {"machine": {"cores": 16}, "device": {"name": "NVIDIA H100 80GB", "cuda": "13.0"}}
+    sac = ["table", "sac", "modes"]
+    for number, lines in enumerate(
+        (
+            [
+                line("facts", [], facts),
+                line("sac eager", [*sac, "eager"], {"steps_per_s": 1.0, "load": [[0.2, 5]]}),
+                line("16 seeds", ["seeds", "16"], {}, "failed", "Traceback\nError: no memory"),
+            ],
+            [
+                line("facts", [], facts),
+                line("compile sac", [], {"steps_per_s": 7.0}),
+                line("sac graph", [*sac, "cudagraph"], {"steps_per_s": 3.0}),
+                line("td3 eager", ["table", "td3", "modes", "eager"], {}, "skipped", "0 s left"),
+                line("sac eager", [*sac, "eager"], {"steps_per_s": 2.0}),
+            ],
+        )
+    ):
+        out = tmp_path / str(number)
+        out.mkdir()
+        (out / "results.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+        path = stages.collect(out)
+    assert path.name == "accelerate_NVIDIA-H100-80GB.json"
+    stored = json.loads(path.read_text())
+    assert stored["machine"] == {"cores": 16}
+    # The second run's rows replace the first's; those that it has not stay.
+    modes = stored["table"]["sac"]["modes"]
+    assert modes == {"eager": {"steps_per_s": 2.0}, "cudagraph": {"steps_per_s": 3.0}}
+    assert stored["seeds"] == {"16": {"missing": "Error: no memory"}}
+    assert list(stored["table"]) == ["sac"]
+    (tmp_path / "0" / "results.jsonl").write_text("")
+    with pytest.raises(SystemExit, match="no facts"):
+        stages.collect(tmp_path / "0")
 
 
 def test_the_page_has_tables_of_gpus_alone(tmp_path, monkeypatch):
@@ -218,5 +342,5 @@ def test_the_page_has_tables_of_gpus_alone(tmp_path, monkeypatch):
     assert tables.page_table("seeds") == ""
     for name, stored in (("A-GPU", STORED), ("cpu", {**STORED, "device": {"name": "CPU"}})):
         (tmp_path / f"accelerate_{name}.json").write_text(json.dumps(stored))
-    assert tables.page_table("seeds").startswith("A GPU:\n\n| seeds of PPO")
+    assert tables.page_table("seeds").startswith("A GPU:\n\n| seeds of SAC")
     assert tables.page_table("seeds").count("at once") == 1

@@ -11,15 +11,14 @@ class Row(NamedTuple):
     """One row.
 
     Attributes:
-        title: in the table.
-        algorithm: hotloop's name.
-        env_id: what is trained on.
-        options: CleanRL's hyper-parameters, where they are not hotloop's defaults.
-        obs: shape and dtype of an observation there.
+        title: its name in the table.
+        algorithm: hotloop's name of the algorithm.
+        env_id: the environment's id.
+        options: CleanRL's hyper-parameters, where they differ from hotloop's defaults.
+        obs: shape and dtype of an observation.
         action: `("box", A)` or `("discrete", number of actions)`.
-        script: LeanRL's, without its ending.
         published: LeanRL's figures, steps/s on an H100: CleanRL's own script, then LeanRL's eager,
-            compiled, and compiled with CUDA graphs; None: none was published.
+            compiled, and compiled with CUDA graphs; None if there are none.
     """
 
     title: str
@@ -28,7 +27,6 @@ class Row(NamedTuple):
     options: dict[str, Any]
     obs: tuple[tuple[int, ...], str]
     action: tuple[str, int]
-    script: str
     published: tuple[int, int, int, int] | None
 
 
@@ -36,8 +34,10 @@ ROWS = {
     "ppo-atari": Row(
         "PPO, Atari",
         "ppo",
-        "ALE/Breakout-v5",
+        # As CleanRL's wrappers have it, an episode ends with a life.
+        "envpool:Breakout-v5",
         {
+            "env_kwargs": {"episodic_life": True},
             "num_envs": 8,
             "num_steps": 128,
             "num_minibatches": 4,
@@ -51,7 +51,6 @@ ROWS = {
         },
         ((4, 84, 84), "uint8"),
         ("discrete", 4),
-        "ppo_atari_envpool",
         (1022, 3728, 3841, 6809),
     ),
     "ppo": Row(
@@ -72,7 +71,6 @@ ROWS = {
         },
         ((17,), "float32"),
         ("box", 6),
-        "ppo_continuous_action",
         (652, 683, 908, 1774),
     ),
     "sac": Row(
@@ -82,7 +80,6 @@ ROWS = {
         {"learning_starts": 5_000, "policy_frequency": 2},
         ((17,), "float32"),
         ("box", 6),
-        "sac_continuous_action",
         (127, 130, 255, 725),
     ),
     "td3": Row(
@@ -93,7 +90,6 @@ ROWS = {
         {"learning_starts": 5_000},
         ((17,), "float32"),
         ("box", 6),
-        "td3_continuous_action",
         (272, 247, 272, 936),
     ),
     "dqn": Row(
@@ -103,7 +99,6 @@ ROWS = {
         {"double": False, "learning_starts": 10_000},
         ((4,), "float32"),
         ("discrete", 2),
-        "dqn",
         None,
     ),
 }

@@ -1,175 +1,200 @@
-"""Whole trainings for some seconds, in processes of their own: hotloop's, and LeanRL's scripts."""
+"""Whole trainings for some seconds, in this process."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-import json
-import os
-import re
-import subprocess
-import sys
+import importlib.util
+import math
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.accelerate.rows import ROWS, Row
-from bench.measuring import Missing
+from bench.accelerate.rows import ROWS
 
-# Of the windows at a run's end: the speed was measured before the profiler was begun.
+# Windows on the GPU at a run's end: the profiler starts after the speed was measured.
 WINDOW_S, WINDOWS_AT_S, WINDOWS_TAKE_S = 0.25, (0.2, 1.2), 3.0
-# A process that does not come to learn within this is given up.
-_START_S = 240.0
-_SPEED = re.compile(r"([\d.]+) sps")
-_TOTAL = 10_000_000
+_LOAD_PERIOD_S = 0.25
+_TOTAL = 1_000_000_000
 
 
-def train(job: dict[str, Any]) -> dict[str, Any]:
-    """Train as a job says, in this process.
+def train(
+    row: str | None = None,
+    *,
+    device: str,
+    mode: str,
+    warm_s: float,
+    seconds: float,
+    algorithm: str = "ppo",
+    options: dict[str, Any] | None = None,
+    seed: int = 1,
+    lanes: int = 1,
+    windows: bool = True,
+    reaches: float | None = None,
+) -> dict[str, Any]:
+    """Train in this process and measure its speed.
 
     Args:
-        job: `row`, `mode`, `device`, `seed`; `warm_s` and `seconds`: from the first update on, how
-            long nothing is measured, and then how long something is; `options`: of the config.
+        row: a key of `ROWS`, with its algorithm and options.
+        device: of the updates.
+        mode: how updates run, the option `execution`.
+        warm_s: seconds from the first update on that are not measured.
+        seconds: measured time after that.
+        algorithm: used without a row.
+        options: of the algorithm's configuration, over those of the row.
+        seed: of the run, or of the first lane.
+        lanes: number of seeds that are trained in one update.
+        windows: whether to profile the GPU for 3 s afterwards.
+        reaches: the mean return that the run must have reached at its end.
 
     Returns:
-        `steps_per_s`; `passed`: [steps, seconds since it began, mean return] of each report;
-        `busy`, `launches`, `kernels`: the GPU's share, and numbers of an update, or None.
+        `steps_per_s` of all lanes together, `start_s` until the first update, `passed`: [steps,
+        seconds since the start, mean return] of some reports, `load`: [seconds, percent] of the
+        GPU's utilization by NVML, `busy`, `launches`, `kernels`: the GPU's share and the numbers
+        of an update within the profiler's windows, or None.
     """
     from hotloop.profiler.session.gpu import use_of
     from hotloop.profiler.session.kineto import read_windows
     from hotloop.timing.gpu_window import GpuWindows
+    from hotloop.training.lanes import train_lanes
 
-    row = ROWS[job["row"]]
-    algorithm = importlib.import_module(f"hotloop.algorithms.{row.algorithm}").algorithm
-    options = {
-        "env_id": row.env_id,
-        "execution": job["mode"],
-        "device": job["device"],
-        "seed": job["seed"],
-        "torch_threads": 1,
-        "total_timesteps": _TOTAL,
-        **row.options,
-        **job.get("options", {}),
-    }
-    if row.algorithm != "ppo":
-        options.setdefault("report_interval", 200)
-    passed: list[tuple[int, float, float]] = []
-    began, learned_at, windows_at = time.monotonic(), 0.0, 0.0
+    chosen = _options(row, algorithm, device, lanes, options or {})
+    config_options = {"device": device, "execution": mode, "torch_threads": 1, **chosen}
+    trainer = importlib.import_module(f"hotloop.algorithms.{_algorithm(row, algorithm)}").algorithm
+    clock = _Clock(warm_s, seconds, windows and device != "cpu")
     with tempfile.TemporaryDirectory() as folder:
-        windows = GpuWindows(Path(folder), "bench", length_s=WINDOW_S, at_s=WINDOWS_AT_S)
-
-        def on_report(report: Any) -> bool:
-            nonlocal learned_at, windows_at
-            now = time.monotonic()
-            if report.doing:
-                return False
-            if windows_at:
-                return now - windows_at > WINDOWS_TAKE_S
-            passed.append((report.timesteps, now - began, report.mean_return))
-            if not learned_at and report.metrics:
-                learned_at = now
-            if not learned_at or now - learned_at < job["warm_s"] + job["seconds"]:
-                return False
-            if job["device"] == "cpu":
-                return True
-            windows_at = now
-            windows.start()
-            return False
-
+        gpu_windows = GpuWindows(Path(folder), "bench", length_s=WINDOW_S, at_s=WINDOWS_AT_S)
+        clock.windows = gpu_windows
+        config = trainer.config(**config_options, seed=seed, runs_dir=folder)
         try:
-            algorithm.train(
-                algorithm.config(**options, runs_dir=folder), on_report=on_report, progress=False
-            )
+            if lanes == 1:
+                trainer.train(config, on_report=lambda r: clock.report(0, r), progress=False)
+            else:
+                configs = [
+                    dataclasses.replace(config, seed=seed + k, run_dir=f"{folder}/seed_{k}")
+                    for k in range(lanes)
+                ]
+                for result in train_lanes(trainer, configs, on_report=clock.report):
+                    if isinstance(result, Exception):
+                        raise result
         finally:
-            windows.stop()
-        found, problems = read_windows([Path(folder)])
-    warm = [one for one in passed if one[1] + began >= learned_at + job["warm_s"]]
-    if len(warm) < 2:
-        raise Missing("too few reports: raise `--seconds`")
-    result: dict[str, Any] = {
-        "steps_per_s": (warm[-1][0] - warm[0][0]) / (warm[-1][1] - warm[0][1]),
-        "start_s": learned_at - began,
-        "passed": [[steps, round(at, 3), round(mean, 2)] for steps, at, mean in passed[::5]],
-        "problems": problems,
-        "busy": None,
-        "launches": None,
-        "kernels": None,
-    }
-    if found:
-        use = use_of(found)
-        result["busy"] = use.busy
+            clock.stop()
+        recorded, problems = read_windows([Path(folder)])
+    figures = {"env_id": config.env_id, "execution": clock.execution, **clock.figures()}
+    figures |= {"problems": problems, "busy": None, "launches": None, "kernels": None}
+    if recorded:
+        use = use_of(recorded)
+        figures["busy"] = use.busy
         if use.num_updates:
-            result["launches"] = use.launches_per_update
-            result["kernels"] = use.num_kernels / use.num_updates
-    return result
+            figures["launches"] = use.launches_per_update
+            figures["kernels"] = use.num_kernels / use.num_updates
+    if reaches is not None and not figures["mean_return"] >= reaches:
+        raise AssertionError(f"the mean return is {figures['mean_return']}, not {reaches}")
+    return figures
 
 
-def in_process(job: dict[str, Any]) -> dict[str, Any]:
-    """Train in a fresh process.
-
-    Raises:
-        Missing: it could not; the message is its last line.
-    """
-    command = [sys.executable, "-W", "ignore", "-m", "bench", "accelerate", "--worker"]
-    limit_s = _START_S + job["warm_s"] + job["seconds"] + WINDOWS_TAKE_S
-    try:
-        done = subprocess.run(
-            [*command, json.dumps(job)], capture_output=True, text=True, timeout=limit_s
-        )
-    except subprocess.TimeoutExpired:
-        raise Missing(f"nothing after {limit_s:.0f} s") from None
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        told = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise Missing(told.rpartition("Error: ")[2][:200])
-    return json.loads(lines[-1])
+def _algorithm(row: str | None, algorithm: str) -> str:
+    return algorithm if row is None else ROWS[row].algorithm
 
 
-def leanrl(path: Path, row: Row, mode: str, seconds: float) -> float:
-    """Steps a second that one of LeanRL's scripts tells of itself, after its own burn-in.
+def _options(
+    row: str | None, algorithm: str, device: str, lanes: int, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the options of a training's configuration."""
+    chosen: dict[str, Any] = {"total_timesteps": _TOTAL}
+    if row is not None:
+        chosen |= {"env_id": ROWS[row].env_id, **ROWS[row].options}
+    if _algorithm(row, algorithm) != "ppo":
+        # A report waits for the device, so on a GPU there are few a second.
+        chosen["report_interval"] = (100 if device == "cpu" else 500) // math.ceil(lanes**0.5)
+    chosen |= options
+    if chosen["env_id"].startswith("envpool:") and importlib.util.find_spec("envpool") is None:
+        # ALE's own vector environment plays the same games, some slower.
+        chosen |= {"env_id": chosen["env_id"].replace("envpool:", "ALE/"), "env_kwargs": {}}
+    return chosen
+
+
+class _Clock:
+    """Measures a training by its reports, then profiles the GPU, then stops it.
 
     Args:
-        path: a checkout; its requirements are installed where this runs.
-        row: which script.
-        mode: what of `--compile` and `--cudagraphs` it is given.
-        seconds: how long it may run from its first figure on.
-
-    Raises:
-        Missing: there is no such script, or it told of no speed; the message is its last line.
+        warm_s, seconds: see `train`.
+        profiles: whether windows on the GPU follow.
     """
-    script = path / "leanrl" / f"{row.script}_torchcompile.py"
-    if not script.is_file():
-        raise Missing(f"no {script.name} in {path}")
-    flags = {"compile": "--compile", "cudagraph": "--cudagraphs"}
-    given = [flag for part, flag in flags.items() if part in mode.split("+")]
-    environment = {**os.environ, "WANDB_MODE": "disabled", "MUJOCO_GL": "egl"}
-    with tempfile.TemporaryFile("w+", errors="replace") as told:
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(script), "--seed", "21", *given],
-            cwd=path,
-            env=environment,
-            stdout=told,
-            stderr=subprocess.STDOUT,
-        )
-        speeds: list[float] = []
-        until = time.monotonic() + _START_S
-        while process.poll() is None and time.monotonic() < until:
-            time.sleep(0.5)
-            had = bool(speeds)
-            speeds = _speeds(told)
-            if speeds and not had:
-                until = time.monotonic() + seconds
-        process.kill()
-        process.wait()
-        speeds = _speeds(told)
-        told.seek(0)
-        last = (told.read().strip().splitlines() or ["no output"])[-1]
-    if not speeds:
-        raise Missing(last[:200])
-    return speeds[-1]
 
+    def __init__(self, warm_s: float, seconds: float, profiles: bool) -> None:
+        self._warm_s, self._seconds, self._profiles = warm_s, seconds, profiles
+        self._began, self._learned_at, self._windows_at = time.monotonic(), 0.0, 0.0
+        self._ended, self._num_warm = False, 0
+        self._timesteps: dict[int, int] = {}
+        # Steps of all lanes, seconds since the start, the first lane's mean return.
+        self._passed: list[tuple[int, float, float]] = []
+        self._load: list[tuple[float, int]] = []
+        self._sampled = threading.Event()
+        self.windows: Any = None
+        self.execution = ""
 
-def _speeds(told: Any) -> list[float]:
-    """All speeds in what a script has printed so far; those above 0."""
-    text = os.pread(told.fileno(), os.fstat(told.fileno()).st_size, 0).decode(errors="replace")
-    return [value for one in _SPEED.findall(text) if (value := float(one)) > 0]
+    def report(self, lane: int, report: Any) -> bool:
+        """Note a lane's report; return whether its training is to end."""
+        if report.doing:
+            return False
+        self._timesteps[lane] = report.timesteps
+        if lane or self._ended:
+            return self._ended
+        now = time.monotonic()
+        if self._windows_at:
+            self._ended = now - self._windows_at > WINDOWS_TAKE_S
+            return self._ended
+        self._passed.append((sum(self._timesteps.values()), now - self._began, report.mean_return))
+        self.execution = report.execution
+        if not self._learned_at and report.metrics:
+            self._learned_at = now
+            threading.Thread(target=self._sample_load, daemon=True).start()
+        warm_until = self._learned_at + self._warm_s
+        if not self._learned_at or now < warm_until:
+            return False
+        self._num_warm += 1
+        # A speed needs two reports, however long an iteration takes.
+        if self._num_warm < 2 or now < warm_until + self._seconds:
+            return False
+        self._sampled.set()
+        if not self._profiles:
+            self._ended = True
+        else:
+            self._windows_at = now
+            self.windows.start()
+        return self._ended
+
+    def stop(self) -> None:
+        """End what runs beside the training."""
+        self._sampled.set()
+        self.windows.stop()
+
+    def figures(self) -> dict[str, Any]:
+        """Return the speed, and what the run had reached when."""
+        warm = self._passed[-self._num_warm :]
+        (first, began, _), (last, ended, mean_return) = warm[0], warm[-1]
+        thinned = self._passed[:: max(1, len(self._passed) // 200)]
+        return {
+            "steps_per_s": (last - first) / (ended - began),
+            "start_s": self._learned_at - self._began,
+            "mean_return": None if math.isnan(mean_return) else round(mean_return, 2),
+            "passed": [
+                [steps, round(at, 3), None if math.isnan(mean) else round(mean, 2)]
+                for steps, at, mean in thinned
+            ],
+            "load": self._load,
+        }
+
+    def _sample_load(self) -> None:
+        import torch
+
+        began = time.monotonic()
+        while not self._sampled.wait(_LOAD_PERIOD_S):
+            try:
+                percent = torch.cuda.utilization()
+            except Exception:  # no GPU, or no NVML
+                return
+            self._load.append((round(time.monotonic() - began, 2), percent))

@@ -31,7 +31,7 @@ NOT_TRIED = {
     "ray start": "would start a server on this machine",
     "python -m pstats": "reads a file that the line before has written",
     "python cleanrl/": "is CleanRL's",
-    "python bench/accelerate/check.py": "needs a GPU",
+    "python bench/accelerate/carry.py": "needs a network",
 }
 # Those that take a moment are run as they stand, the bandits with few runs.
 RUN = ("doctor", "presets", "plan", "--version")

@@ -429,8 +429,10 @@ def test_a_launch_as_a_cuda_graph(algorithm):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("execution", ["eager", "cudagraph", "compile+cudagraph"])
+@pytest.mark.parametrize(
+    "execution",
+    ["eager", "cudagraph", pytest.param("compile+cudagraph", marks=pytest.mark.slow)],
+)
 @of_each
 def test_whole_trainings_on_a_gpu(tmp_path, algorithm, execution):
     options = {"env_id": LONG[algorithm], "num_envs": 4, "device": "cuda", "execution": execution}

@@ -21,17 +21,21 @@ def test_spaces_are_gymnasiums():
     assert ours.obs_spec == theirs.obs_spec
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_step_is_gymnasiums(seed):
+def test_every_step_is_gymnasiums(seed, device):
     env, ours = gymnasium.make("CartPole-v1").unwrapped, CartPole()
+    tolerance = {"rtol": 1e-5, "atol": 1e-6 if device == "cpu" else 1e-5}
     rng, ends = np.random.default_rng(seed), 0
     env.reset(seed=seed)
     for _ in range(300):
-        state = {"motion": torch.tensor(np.array([env.state]), dtype=torch.float32)}
+        motion = torch.tensor(np.array([env.state]), dtype=torch.float32, device=device)
         action = int(rng.integers(2))
         obs, reward, terminated, _, _ = env.step(action)
-        after, our_reward, our_terminated = ours.step(state, torch.tensor([action]))
-        np.testing.assert_allclose(ours.observation(after)[0].numpy(), obs, rtol=1e-5, atol=1e-6)
+        after, our_reward, our_terminated = ours.step(
+            {"motion": motion}, torch.tensor([action], device=device)
+        )
+        np.testing.assert_allclose(ours.observation(after)[0].cpu().numpy(), obs, **tolerance)
         assert our_reward.tolist() == [reward]
         assert our_terminated.tolist() == [terminated]
         if terminated:
