@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from tests import browser
+from tests.trained_runs import copy_trained_run, shared_folder, trained_run
+
+__all__ = ["copy_trained_run", "trained_run"]  # fixtures of all tests
 
 # Kept between runs of the tests: what is compiled takes longer than most of them.
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
@@ -104,7 +107,8 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Any:
 def own_key(tmp_path_factory):
     """The key that runs are signed with is the tests' own, in the processes that they start too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        # One key for all processes of the session: they share runs, which are signed.
+        patch.setenv("XDG_STATE_HOME", str(shared_folder(tmp_path_factory) / "state"))
         patch.setenv("HOTLOOP_CACHE", str(CACHE))
         with contextlib.suppress(ImportError):  # the base package trains nothing
             from hotloop.training.algorithm import Algorithm
