@@ -12,6 +12,7 @@ from hotloop import cache
 from hotloop.bandits import EpsilonGreedy, Gaussian, JittedAgent, JittedEnvironment, jitted, run
 from hotloop.bandits import user_code as code
 from hotloop.bandits.user_code import fingerprint
+from hotloop.errors import BanditError
 from hotloop.numba_tools import CFunc
 
 SCALE, TABLE, SAME_TABLE = 2.0, np.array([1.0, 2.0]), np.array([1.0, 2.0])
@@ -172,7 +173,7 @@ def test_an_agent_from_the_cache_still_reports_what_its_functions_raise(compiled
     for _ in range(2):
         forget(monkeypatch)
         agent = JittedAgent(choose=choose, update=update, state_size=1)
-        with pytest.raises(Exception, match="agent 'own' raised .* at step 3") as caught:
+        with pytest.raises(BanditError, match=r"agent 'own' raised .* at step 3") as caught:
             run(agent, Gaussian(num_arms=2), num_runs=3, num_steps=7)
         messages.append(str(caught.value))
         number = len(compiled)

@@ -15,8 +15,8 @@ def run(args: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hotloop cache",
         description="Show the compiled code that is kept: updates of trainings, and functions of "
-        "your own bandits. What needs it next loads it in milliseconds. It lies in $HOTLOOP_CACHE, else in $XDG_CACHE_HOME/hotloop, "
-        "else in ~/.cache/hotloop.",
+        "your own bandits. What needs it next loads it in milliseconds. It lies in "
+        "$HOTLOOP_CACHE, else in $XDG_CACHE_HOME/hotloop, else in ~/.cache/hotloop.",
     )
     parser.add_argument("--clear", action="store_true", help="remove all of them")
     options = parser.parse_args(args)
