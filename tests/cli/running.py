@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -52,6 +53,8 @@ def signal_when(condition: Callable[[], bool], number: int) -> Iterator[None]:
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 
+    # Signals are ignored where the tests run in the background, and then a training ignores them.
+    before = signal.signal(number, lambda *_: None)
     thread = threading.Thread(target=send)
     thread.start()
     try:
@@ -59,6 +62,7 @@ def signal_when(condition: Callable[[], bool], number: int) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+        signal.signal(number, before)
 
 
 class ChildInProcess:

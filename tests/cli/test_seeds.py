@@ -3,12 +3,11 @@
 import os
 import signal
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.cli import planned, seeds
+from hotloop.cli import planned
 from hotloop.cli.planned import parse_jobs, parse_seeds
 from hotloop.errors import ConfigError
 from hotloop.runs.summary import summarise
@@ -102,8 +101,7 @@ def child(tmp_path, monkeypatch):
     path = tmp_path / "python"
     path.write_text(f"#!{sys.executable} -IS{CHILD}")
     path.chmod(0o755)
-    stand_in = SimpleNamespace(executable=str(path), stderr=sys.stderr)
-    monkeypatch.setattr(seeds, "sys", stand_in)
+    monkeypatch.setattr(sys, "executable", str(path))
 
 
 @pytest.mark.usefixtures("child")
