@@ -2,13 +2,16 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.cli.workers import balance, shown
 from hotloop.rollouts import probe
 from hotloop.rollouts.forecast import Measured
+from hotloop.training.environments import describe_workers
 
 TINY = [
     *("--num-envs", "4", "--num-steps", "32", "--num-minibatches", "2", "--update-epochs", "2"),
@@ -75,13 +78,20 @@ def test_who_acts_is_chosen_once(capsys, tmp_path, monkeypatch, acting_s):
         assert main(["resume", str(run), "--total-timesteps", "640"]) == 0
         out = capsys.readouterr().out
         assert out.startswith("resumed at 512 steps")
-        assert "\nworkers: 4 × 1 environments, barrier, central inference\n" in out
+        assert f"\nworkers: 4 × 1 environments; {told} (auto): " in out
         trees = [out.index(x) for x in ("\nlearner ", "\ninference ", "\n4 workers", "\nworker ")]
         assert trees == sorted(trees)
         assert re.search(r"^  act +\d", out, re.MULTILINE)
         assert re.search(r"^  wait_for_inference .* wait$", out, re.MULTILINE)
         # Counted since the resume.
         assert "\n128 collected = 128 trained + 0 dropped + 0 in flight\n" in out
+
+
+def test_central_inference_that_was_asked_for_is_named():
+    run = SimpleNamespace(choice=None)
+    config = ppo.Config(workers=2, num_envs=4, inference="central")
+    told = describe_workers(config, None, run)
+    assert told == "2 × 2 environments, barrier, central inference"
 
 
 def test_the_balance_is_one_line():
