@@ -75,7 +75,7 @@ def test_who_acts_is_chosen_once(capsys, tmp_path, monkeypatch, acting_s):
     assert config["config"]["inference"] == ("central" if is_central else "worker")
     if is_central:
         monkeypatch.delattr(probe, "measure")  # a resumed run does not measure again
-        assert main(["resume", str(run), "--total-timesteps", "640"]) == 0
+        assert main(["resume", str(run), "--total-timesteps", "1024"]) == 0
         out = capsys.readouterr().out
         assert out.startswith("resumed at 512 steps")
         assert f"\nworkers: 4 × 1 environments; {told} (auto): " in out
@@ -84,7 +84,7 @@ def test_who_acts_is_chosen_once(capsys, tmp_path, monkeypatch, acting_s):
         assert re.search(r"^  act +\d", out, re.MULTILINE)
         assert re.search(r"^  wait_for_inference .* wait$", out, re.MULTILINE)
         # Counted since the resume.
-        assert "\n128 collected = 128 trained + 0 dropped + 0 in flight\n" in out
+        assert "\n512 collected = 512 trained + 0 dropped + 0 in flight\n" in out
 
 
 def test_central_inference_that_was_asked_for_is_named():

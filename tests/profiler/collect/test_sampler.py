@@ -83,7 +83,7 @@ def add(name, began):
 
 def hold():
     while not is_over:
-        with lock:
+        with lock:  # in another thread
             time.sleep(0.003)
         time.sleep(0.001)
 
@@ -632,7 +632,7 @@ def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> No
     leaves = {
         process.stacks[one.stack].frames[-1].function
         for one in process.samples
-        if one.path == ("work",)
+        if one.path == ("work",) and one.count > 2
     }
     assert leaves == {"spin"}
 

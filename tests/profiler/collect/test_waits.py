@@ -15,14 +15,14 @@ pytestmark = pytest.mark.skipif(_ticker is None, reason="the extension tells")
 # Each waits at one line, for about as long as it computes at another.
 # Each waits at one line, for about as long as it computes at another: what comes first, the line.
 PROGRAMS = {
-    "sleep": ("", "time.sleep(0.006)"),
+    "sleep": ("", "time.sleep(0.01)"),
     "lock": (
         """
 asked, answers = queue.Queue(), queue.Queue()
 
 def answer():
     while asked.get():
-        time.sleep(0.006)
+        time.sleep(0.01)
         answers.put(1)
 
 threading.Thread(target=answer, daemon=True).start()
@@ -33,7 +33,7 @@ threading.Thread(target=answer, daemon=True).start()
         """
 def answer_pipe(pipe):
     while pipe.recv():
-        time.sleep(0.006)
+        time.sleep(0.01)
         pipe.send(1)
 
 ours, theirs = multiprocessing.get_context("fork").Pipe()
@@ -48,7 +48,7 @@ listening = socket.create_server(("127.0.0.1", 0))
 if os.fork() == 0:
     connection, _ = listening.accept()
     while connection.recv(1):
-        time.sleep(0.006)
+        time.sleep(0.01)
         connection.send(b"1")
     os._exit(0)
 peer = socket.create_connection(listening.getsockname())
