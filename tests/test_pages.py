@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hotloop import timing
-from hotloop.cli import main
+from hotloop.cli import main, seeds
+from tests.cli.running import ChildInProcess
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,6 +48,7 @@ SHORTER = {"200000": "2048", "50000": "1024", "1-5": "1-2"}
 def test_the_readmes_commands(tmp_path, monkeypatch, capsys):
     """Each runs as it stands, for fewer steps and seeds."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(seeds, "_Child", ChildInProcess)
     shutil.copytree(ROOT / "examples", "examples")
     blocks = re.findall(r"^```\n(.*?)^```", PAGES[0].read_text(), re.MULTILINE | re.DOTALL)
     commands = re.findall(r"^\$ hotloop (.*)$", "\n".join(blocks), re.MULTILINE)

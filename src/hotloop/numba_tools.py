@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hotloop.errors import MissingExtraError
 
@@ -19,12 +22,14 @@ try:
     import numba
     from llvmlite import ir
     from numba import types
-    from numba.core import cgutils
+    from numba.core import cgutils, config
     from numba.core.caching import FunctionCache
     from numba.core.ccallback import CFunc
+    from numba.core.compiler import CompileResult
     from numba.core.datamodel.models import RecordModel as RecordModel
     from numba.core.datamodel.registry import register_default as register_default
     from numba.core.errors import NumbaError as NumbaError  # what a user's function can meet
+    from numba.core.registry import CPUDispatcher, cpu_target
     from numba.extending import intrinsic as _intrinsic
 except ImportError as error:
     raise MissingExtraError(
@@ -105,6 +110,33 @@ def entry(function: Callable[..., Any], *, releases_lock: bool = False) -> Any:
     return _without_literals(dispatcher)
 
 
+OWN_CACHE = object()
+
+
+def compiler_version() -> tuple[str, ...]:
+    """Return all that machine code depends on beside its source: versions, processor, settings."""
+    context: Any = cpu_target.target_context
+    target = context.codegen().magic_tuple()
+    settings = [getattr(config, name) for name in ("OPT", "BOUNDSCHECK")]
+    return numba.__version__, np.__version__, *map(str, (*target, *settings))
+
+
+def is_compiled(function: Any) -> bool:
+    """Return whether `numba.njit` has made it."""
+    return isinstance(function, CPUDispatcher)
+
+
+def save_code(compiled: Any) -> bytes | None:
+    """Return compiled code as bytes; None: it holds addresses of this process."""
+    is_movable = not compiled.lifted and not compiled.library.has_dynamic_globals
+    return pickle.dumps(compiled._reduce(), protocol=4) if is_movable else None
+
+
+def load_code(content: bytes, target_context: Any) -> Any:
+    """Return code that `save_code` has given."""
+    return CompileResult._rebuild(target_context, *pickle.loads(content))
+
+
 class Part:
     """What compiled code calls by its address: `function(int64, …)` that gives nothing.
 
@@ -114,11 +146,15 @@ class Part:
         name: the function's.
     """
 
-    def __init__(self, function: Callable[..., None], *, is_kept: bool = True) -> None:
+    def __init__(self, function: Callable[..., None], *, cache: Any = OWN_CACHE) -> None:
+        """Args:
+        function: what is compiled.
+        cache: where machine code is kept, with Numba's methods `load_overload` and
+            `save_overload`; None: nowhere; by default with hotloop's own.
+        """
         self.name = function.__name__
         self._function = function
-        self._cache = _Cache(function) if is_kept else None
-
+        self._cache = _Cache(function) if cache is OWN_CACHE else cache
         self._compiled: Any = None
 
     def _compile(self) -> Any:

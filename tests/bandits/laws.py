@@ -79,3 +79,13 @@ def assert_near(estimate, value, *, error=0.0, sigmas=4.0):
     assert se > 0
     allowed = sigmas * math.hypot(se, error)
     assert abs(mean - value) < allowed, f"{mean:.5f}, not {value} ± {allowed:.5f}"
+
+
+def color_counts(path):
+    """Return how many pixels of a picture have each of its colors."""
+    from matplotlib.image import imread
+
+    pixels = np.round(255 * imread(path)).astype(np.uint8)
+    if pixels.shape[2] == 3:
+        pixels = np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
+    return np.unique(np.ascontiguousarray(pixels).view(np.uint32), return_counts=True)[1]

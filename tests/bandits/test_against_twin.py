@@ -56,26 +56,29 @@ CONTEXTUAL = ("contextual", "contextual, large")
 ANY = tuple(
     name for name in ENVIRONMENTS if name not in CONTEXTUAL and not name.startswith("walk of")
 )
+# Options of an agent do not depend on the environment: other options than the defaults are tried
+# in these.
+SOME = ("testbed", "walk", "zeros and ones")
 
 AGENTS = {
     "greedy": (EpsilonGreedy(epsilon=0.0), ANY),
     "epsilon": (EpsilonGreedy(epsilon=0.1), ANY),
-    "epsilon, often": (EpsilonGreedy(epsilon=0.6, initial_value=0.5), ANY),
+    "epsilon, often": (EpsilonGreedy(epsilon=0.6, initial_value=0.5), SOME),
     "epsilon, always": (
         EpsilonGreedy(epsilon=1.0),
         ("testbed", "bernoulli", "walk", "walk of two", "walk of three", "walk of ten"),
     ),
-    "epsilon, constant step": (EpsilonGreedy(step_size=0.3, initial_value=-1.0), ANY),
-    "epsilon, decaying": (EpsilonGreedy(epsilon=0.8, epsilon_decay=0.2), ANY),
+    "epsilon, constant step": (EpsilonGreedy(step_size=0.3, initial_value=-1.0), SOME),
+    "epsilon, decaying": (EpsilonGreedy(epsilon=0.8, epsilon_decay=0.2), SOME),
     "optimistic": (Optimistic(initial_value=3.0, step_size=0.2), ANY),
-    "optimistic, averages": (Optimistic(initial_value=3.0, step_size=None), ANY),
+    "optimistic, averages": (Optimistic(initial_value=3.0, step_size=None), SOME),
     "ucb": (UCB(), ANY),
-    "ucb, little": (UCB(c=0.25, step_size=0.2), ANY),
+    "ucb, little": (UCB(c=0.25, step_size=0.2), SOME),
     "ucb1": (UCB1(), ANY),
     "ucb1, half": (UCB1(scale=0.5**0.5), BOUNDED),
     "gradient": (Gradient(), ANY),
-    "gradient, fast": (Gradient(step_size=1.0), ANY),
-    "gradient, no baseline": (Gradient(step_size=0.4, baseline=False), ANY),
+    "gradient, fast": (Gradient(step_size=1.0), SOME),
+    "gradient, no baseline": (Gradient(step_size=0.4, baseline=False), SOME),
     "gaussian thompson": (GaussianThompson(), ANY),
     "gaussian thompson, other": (
         GaussianThompson(prior_mean=2.0, prior_std=3.0, noise=0.5),

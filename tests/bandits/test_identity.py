@@ -73,17 +73,6 @@ def assert_same_results(one, other):
     assert one.sums.curve.any()
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_any_number_of_threads(pair):
-    agent, environment = PAIRS[pair]
-    results = [
-        run(agent, environment, num_runs=5000, threads=threads, **OPTIONS)
-        for threads in (1, 2, 3, None)
-    ]
-    for result in results[1:]:
-        assert_same_results(results[0], result)
-
-
 @pytest.mark.parametrize("num_runs", [1, 255, 256, 257, 2047, 2048, 2049])
 def test_any_number_of_runs_and_threads(num_runs):
     results = [
@@ -269,11 +258,6 @@ def test_who_stops_it_stops_it():
     alive = [thread for thread in threading.enumerate() if "ThreadPool" in thread.name]
     assert not alive
     run(UCB(), Gaussian(), num_runs=300, num_steps=10)
-
-
-def test_again_is_the_same():
-    results = [run(UCB(), Gaussian(), num_runs=600, **OPTIONS) for _ in range(2)]
-    assert_same_results(*results)
 
 
 def test_what_rounding_leaves_is_no_error():

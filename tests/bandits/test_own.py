@@ -655,22 +655,34 @@ def first(state, params, step, uniform):
     return 0
 
 
-@pytest.mark.parametrize("where", ["start", "choose", "update"])
+WHERE = ("start", "choose", "update")
+
+
+def raising_start(state, params):
+    if params[0] == 0:
+        raise ValueError("no")
+
+
+def raising_choose(state, params, step, uniform):
+    if params[0] == 1 and step == 3:
+        raise ValueError("no")
+    return 0
+
+
+def raising_update(state, params, step, arm, reward):
+    if params[0] == 2 and step == 7:
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("where", WHERE)
 def test_agent_that_raises(where):
-    def start(state, params):
-        if where == "start":
-            raise ValueError("no")
-
-    def choose(state, params, step, uniform):
-        if where == "choose" and step == 3:
-            raise ValueError("no")
-        return 0
-
-    def update(state, params, step, arm, reward):
-        if where == "update" and step == 7:
-            raise ValueError("no")
-
-    agent = JittedAgent(start=start, choose=choose, update=update, state_size=1)
+    agent = JittedAgent(
+        start=raising_start,
+        choose=raising_choose,
+        update=raising_update,
+        state_size=1,
+        params=(WHERE.index(where),),
+    )
     step = {"start": 1, "choose": 3, "update": 7}[where]
     with pytest.raises(BanditError, match=f"agent 'own' raised .* at step {step} of run 0;"):
         run(agent, num_runs=3, num_steps=7)
@@ -682,20 +694,23 @@ def test_agent_that_raises(where):
 @pytest.mark.parametrize("where", ["start", "reward", "mean"])
 def test_environment_that_raises(where):
     def start(state, params, uniform):
-        if where == "start":
+        if params[0] == 0:
             raise ValueError("no")
 
     def reward(state, params, step, arm, uniform):
-        if where == "reward" and step == 5:
+        if params[0] == 1 and step == 5:
             raise ValueError("no")
         return 1.0
 
     def mean(state, params, step, arm):
-        if where == "mean" and arm == 2:
+        if params[0] == 2 and arm == 2:
             raise ValueError("no")
         return 1.0
 
-    environment = JittedEnvironment(num_arms=3, start=start, reward=reward, mean=mean)
+    which = ("start", "reward", "mean").index(where)
+    environment = JittedEnvironment(
+        num_arms=3, start=start, reward=reward, mean=mean, params=(which,)
+    )
     with pytest.raises(BanditError, match="environment 'own' raised an exception at step"):
         run(EpsilonGreedy(), environment, num_runs=3, num_steps=7)
 

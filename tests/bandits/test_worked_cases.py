@@ -13,7 +13,6 @@ from hotloop.bandits import (
     MOSS,
     UCB,
     UCB1,
-    AbruptChange,
     Adversarial,
     Bernoulli,
     BetaThompson,
@@ -25,21 +24,16 @@ from hotloop.bandits import (
     LinTS,
     LinUCB,
     Optimistic,
-    RandomWalk,
     run,
 )
 from tests.bandits.laws import (
     BEST_OF_TEN,
-    BEST_OF_TWO,
     alone,
     assert_law,
     assert_near,
     assert_share,
     chosen,
-    ladder,
 )
-from tests.reference.bandits import LinearContextual as ContextualTwin
-from tests.reference.bandits import Randomness
 
 
 def logistic(x):
@@ -105,12 +99,6 @@ def test_no_arm_is_left_out(agent, num_arms):
     np.testing.assert_allclose(result.arm_share, np.full((1, num_arms), 1 / num_arms))
 
 
-def test_huge_optimism_tries_every_arm_first():
-    arms = chosen(Optimistic(initial_value=1000.0, step_size=0.1), ladder(5), num_steps=5)
-    np.testing.assert_array_equal(np.sort(arms, axis=1), np.tile(np.arange(5), (4096, 1)))
-    assert_law(np.unique(arms, axis=0, return_counts=True)[1], 1 / 120)
-
-
 def test_ties_among_some_arms_are_even():
     """Three of ten arms are best and found to be; each is then taken as often as the others.
 
@@ -133,36 +121,6 @@ def assert_even(counts):
 
 
 # ε-greedy and estimates.
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.1, 0.5, 1.0])
-def test_how_often_it_explores(epsilon):
-    """Where all is known, an arm that is not the best is only ever taken to explore."""
-    result = run(
-        EpsilonGreedy(epsilon=epsilon, initial_value=10.0),
-        Gaussian(means=(0.0, 1.0, 2.0, 4.0), noise=0.0),
-        num_runs=4096, num_steps=150, late_steps=50, steps_per_point=50, arm_shares=True,
-    )  # fmt: skip
-    if epsilon == 0:
-        assert result.late_optimal == (1.0, 0.0)
-        return
-    probability = np.array([epsilon / 4] * 3 + [1 - epsilon + epsilon / 4])
-    assert_law(result.arm_share[-1] * 4096 * 50, probability)
-
-
-def test_finding_the_one_good_arm():
-    """All others look as good as untried ones: it is found with 1/k in every step until it is."""
-    for epsilon in (0.0, 0.3):
-        result = run(
-            EpsilonGreedy(epsilon=epsilon),
-            Gaussian(means=(0.0, 0.0, 1.0, 0.0, 0.0), noise=0.0),
-            num_runs=20_000, num_steps=30, steps_per_point=1,
-        )  # fmt: skip
-        unknown = 0.8 ** np.arange(30)
-        known = 1 - epsilon + epsilon / 5
-        law = 0.2 * unknown + known * (1 - unknown)
-        error = np.sqrt(law * (1 - law) / 20_000)
-        assert (np.abs(result.optimal - law) < 5 * error + 1e-9).all()
 
 
 def test_epsilon_decays():
@@ -201,116 +159,6 @@ def test_estimates_by_hand(agent, stays):
         arms, _ = alone(agent, Adversarial(rewards=rewards), num_steps=8, seed=seed)
         assert (arms[:stays] == arms[0]).all()
         assert arms[stays] != arms[0]
-
-
-# Indices: each run's choices against indices computed from what it has seen.
-
-
-def histories(agent, environment, num_steps, seeds=12):
-    """For each step after the first k: pulls and mean rewards so far, and the arm then taken."""
-    num_arms = environment.num_arms
-    for seed in range(seeds):
-        arms, rewards = alone(agent, environment, num_steps=num_steps, seed=seed)
-        assert sorted(arms[:num_arms]) == list(range(num_arms))
-        taken = arms[:, None] == np.arange(num_arms)
-        count, total = taken.cumsum(axis=0), (taken * rewards[:, None]).cumsum(axis=0)
-        for step in range(num_arms, num_steps):
-            yield step, count[step - 1], total[step - 1] / count[step - 1], arms[step]
-
-
-def assert_taken_by(index, rows, *, most=2e-6):
-    checked = 0
-    for step, count, mean, arm in rows:
-        values = index(step, count, mean)
-        assert values[arm] >= values.max() - most * max(1.0, np.abs(values).max())
-        checked += 1
-    assert checked > 500
-
-
-TESTBED = Gaussian(num_arms=6)
-COINS = Bernoulli(means=(0.2, 0.4, 0.5, 0.7))
-
-
-@pytest.mark.parametrize("c", [0.0, 1.0, 2.0])
-def test_ucb_index(c):
-    def index(step, count, mean):
-        return mean + c * np.sqrt(np.log(step + 1) / count)  # step: so many plays so far
-
-    assert_taken_by(index, histories(UCB(c=c), TESTBED, 100))
-
-
-def test_ucb_constant_step_index():
-    """Estimates forget; so does a run's own recomputation of them."""
-    agent = UCB(c=1.5, step_size=0.3)
-    for seed in range(8):
-        arms, rewards = alone(agent, TESTBED, num_steps=90, seed=seed)
-        value, count = np.zeros(6), np.zeros(6)
-        for step, (arm, reward) in enumerate(zip(arms, rewards, strict=True)):
-            if step >= 6:
-                index = value + 1.5 * np.sqrt(np.log(step + 1) / count)
-                assert index[arm] >= index.max() - 1e-5
-            value[arm] += 0.3 * (reward - value[arm])
-            count[arm] += 1
-
-
-@pytest.mark.parametrize("scale", [2**0.5, 0.5**0.5])
-def test_ucb1_index(scale):
-    def index(step, count, mean):
-        return mean + scale * np.sqrt(np.log(step) / count)
-
-    assert_taken_by(index, histories(UCB1(scale=scale), TESTBED, 100))
-    assert_taken_by(index, histories(UCB1(scale=scale), COINS, 100))
-
-
-def test_moss_index():
-    def index(step, count, mean):
-        return mean + np.sqrt(np.maximum(np.log(150 / (6 * count)), 0) / count)
-
-    assert_taken_by(index, histories(MOSS(), TESTBED, 150))
-
-
-@pytest.mark.parametrize("c", [0.0, 3.0])
-def test_kl_ucb_takes_the_largest_solution_of_its_equation(c):
-    """No other arm may have a q, N kl(mean, q) being the budget, above that of the arm taken."""
-
-    def excess(count, mean, q, budget):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            one = np.where(mean > 0, mean * np.log(mean / q), 0.0)
-            zero = np.where(mean < 1, (1 - mean) * np.log((1 - mean) / (1 - q)), 0.0)
-        return count * (one + zero) - budget
-
-    checked = 0
-    for step, count, mean, arm in histories(KLUCB(c=c), COINS, 400, seeds=6):
-        budget = math.log(step) + c * max(math.log(math.log(step)), 0.0)
-        low, high = np.array(mean, float), np.ones(4)
-        for _ in range(60):
-            middle = (low + high) / 2
-            within = excess(count, mean, middle, budget) <= 0
-            low, high = np.where(within, middle, low), np.where(within, high, middle)
-        open_ = mean < 1
-        np.testing.assert_allclose(excess(count, mean, low, budget)[open_], 0, atol=1e-6)
-        assert low[arm] >= low.max() - 2e-5
-        checked += 1
-    assert checked > 2000
-
-
-@pytest.mark.parametrize(("alpha", "ridge"), [(1.0, 1.0), (0.2, 3.0)])
-def test_lin_ucb_index(alpha, ridge):
-    environment = LinearContextual(num_arms=3, dimension=4, noise=0.5)
-    agent = LinUCB(alpha=alpha, ridge=ridge)
-    for seed in range(6):
-        arms, rewards = alone(agent, environment, num_steps=80, seed=seed)
-        world = ContextualTwin(environment, 80, Randomness(seed, 0))
-        matrix, vector = np.tile(ridge * np.eye(4), (3, 1, 1)), np.zeros((3, 4))
-        for step, (arm, reward) in enumerate(zip(arms, rewards, strict=True)):
-            x = world.context(step)
-            inverse = np.linalg.inv(matrix)
-            width = np.sqrt(np.einsum("i,aij,j->a", x, inverse, x))
-            index = np.einsum("i,aij,aj->a", x, inverse, vector) + alpha * width
-            assert index[arm] >= index.max() - 1e-4
-            assert abs(reward - x @ world.theta[arm]) < 0.5 * 6
-            matrix[arm] += np.outer(x, x)
-            vector[arm] += reward * x
 
 
 # Draws from probabilities.
@@ -437,95 +285,6 @@ def test_beta_of_any_prior(prior):
 # Environments.
 
 ANY_ARM = EpsilonGreedy(epsilon=1.0)
-
-
-def test_gaussian_moments():
-    """Any arm's reward: N(mean, spread² + noise²)."""
-    environment = Gaussian(num_arms=2, mean=3.0, spread=2.0, noise=0.5)
-    result = run(ANY_ARM, environment, num_runs=40_000, num_steps=8, steps_per_point=1)
-    for mean, se in zip(result.reward, result.reward_se, strict=True):
-        assert_near((mean, se), 3.0, sigmas=5)
-        assert se * 200 == pytest.approx(math.sqrt(4.25), rel=0.02)
-    # Best of two, against either of them.
-    assert_near((result.regret[0], result.regret_se[0]), 2.0 * BEST_OF_TWO)
-    assert result.regret[-1] == pytest.approx(8 * 2.0 * BEST_OF_TWO, rel=0.02)
-
-
-def test_walk_spreads_with_time():
-    """After t steps values are N(start, t walk²): the best of two is √(t/π) walk above `start`."""
-    environment = RandomWalk(num_arms=2, walk=0.5, start=-1.0, noise=0.1)
-    result = run(ANY_ARM, environment, num_runs=40_000, num_steps=50, steps_per_point=1)
-    walked = np.sqrt(np.arange(50)) * 0.5
-    assert (np.abs(result.reward + 1.0) < 5 * result.reward_se).all()
-    np.testing.assert_allclose(result.reward_se * 200, np.sqrt(walked**2 + 0.01), rtol=0.02)
-    np.testing.assert_allclose(np.diff(result.regret), walked[1:] * BEST_OF_TWO, rtol=0.04)
-    assert result.regret[0] == 0.0
-    assert result.optimal[0] == 1.0  # all arms are equal
-    assert (np.abs(result.optimal[1:] - 0.5) < 5 * 0.5 / 200).all()
-
-
-def test_changes_come_when_they_should():
-    """Two arms without noise: both are tried, then the better is known, till all is drawn anew."""
-    environment = AbruptChange(num_arms=2, every=10, noise=0.0)
-    result = run(UCB(c=0.0), environment, num_runs=20_000, num_steps=30, steps_per_point=1)
-    for start in (10, 20):
-        assert_share_of(result.optimal[start], 0.5, 20_000)
-    np.testing.assert_array_equal(result.optimal[2:10], 1.0)
-    np.testing.assert_allclose(np.diff(result.regret)[1:9], 0.0, atol=1e-6)
-    again = run(ANY_ARM, environment, num_runs=20_000, num_steps=30, steps_per_point=1)
-    increments = np.diff(np.append(0.0, again.regret))
-    np.testing.assert_allclose(increments, BEST_OF_TWO, atol=5 * 0.83 / math.sqrt(20_000))
-
-
-def assert_share_of(share, law, num):
-    assert abs(share - law) < 5 * math.sqrt(law * (1 - law) / num)
-
-
-def test_abrupt_change_begins_as_the_testbed():
-    options = {"num_runs": 300, "num_steps": 25, "steps_per_point": 1}
-    one = run(UCB(), Gaussian(num_arms=5), **options)
-    other = run(UCB(), AbruptChange(num_arms=5, every=20), **options)
-    np.testing.assert_array_equal(one.reward[:20], other.reward[:20])
-    assert (one.reward[20:] != other.reward[20:]).all()
-
-
-def test_adversarial_regret_is_against_the_best_arm_in_hindsight():
-    """Arm 1 gets 3 over the four steps that are played, arm 0 gets 2; the fifth row is not."""
-    rewards = np.array([[1, 0], [1, 1], [0, 1], [0, 1], [9, 0]], np.float64)
-    for seed in range(8):
-        environment = Adversarial(rewards=rewards)
-        result = run(
-            ANY_ARM, environment, num_runs=1, num_steps=4, seed=seed, steps_per_point=1,
-            arm_shares=True,
-        )  # fmt: skip
-        arms = result.arm_share.argmax(axis=1)
-        got = rewards[np.arange(4), arms]
-        np.testing.assert_array_equal(result.reward, got)
-        np.testing.assert_array_equal(result.optimal, arms == 1)
-        np.testing.assert_array_equal(result.regret, np.cumsum(rewards[:4, 1] - got))
-
-
-@pytest.mark.parametrize("dimension", [1, 4, 7])
-def test_contextual_regret_of_any_arm(dimension):
-    """Given x, true values are N(0, |x|²/d), so the best of two is |x|/√d BEST_OF_TWO above 0."""
-    length = math.sqrt(2 / dimension) * math.gamma((dimension + 1) / 2) / math.gamma(dimension / 2)
-    environment = LinearContextual(num_arms=2, dimension=dimension, noise=0.3)
-    result = run(ANY_ARM, environment, num_runs=40_000, num_steps=4, steps_per_point=1)
-    assert_near((result.regret[0], result.regret_se[0]), length * BEST_OF_TWO)
-    assert (np.abs(result.reward) < 5 * result.reward_se).all()
-    np.testing.assert_allclose(result.reward_se * 200, math.sqrt(1.09), rtol=0.05)
-
-
-def test_bernoulli_frequencies():
-    for mean in (0.0, 0.05, 0.5, 1.0):
-        environment = Bernoulli(means=(mean, mean))
-        result = run(ANY_ARM, environment, num_runs=2000, num_steps=100)
-        if mean in (0.0, 1.0):
-            assert result.mean_reward == (mean, 0.0)
-        else:
-            assert_near(result.mean_reward, mean)
-        assert result.mean_optimal.mean == 1.0
-        assert result.final_regret.mean == 0.0
 
 
 # Exact values of the testbed.

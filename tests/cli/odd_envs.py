@@ -2,8 +2,9 @@
 
 import ctypes
 import time
+from pathlib import Path
 
-from tests.toy_envs import ConstantReward
+from tests.toy_envs import ConstantReward, ReachTheTarget
 
 
 class Talks(ConstantReward):
@@ -37,3 +38,17 @@ class Lingers(ConstantReward):
             except BaseException:
                 if self.how != "swallows":
                     raise
+
+
+class NotesSteps(ReachTheTarget):
+    """Makes a file at its hundredth step."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path, self._count = Path(path), 0
+
+    def step(self, action):
+        self._count += 1
+        if self._count == 100:
+            self._path.touch()
+        return super().step(action)

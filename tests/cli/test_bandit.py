@@ -259,9 +259,7 @@ def test_nothing_heavy_is_imported_for_help():
         (["run", "epsilon-greedy", "--epsilon", "much"], "got 'much'"),
         (["run", "ucb", "--epsilon", "0.1"], "`hotloop bandit run ucb` has no option '--epsilon'"),
         (["run", "ucb", "stray"], "can't take 'stray' here"),
-        (["run", "ucb", "--steps", "0"], "`--steps` must be positive, got 0"),
         (["run", "ucb", "--seed", "-1"], "`--seed` must not be negative, got -1"),
-        (["run", "ucb", "--arms", "1"], "`num_arms` of gaussian must be a whole number from 2"),
         (["run", "ucb", "--environment", "bernouli"], "did you mean 'bernoulli'?"),
         (
             ["run", "ucb", "--environment", "bernoulli", "--arms", "3"],
@@ -272,7 +270,6 @@ def test_nothing_heavy_is_imported_for_help():
         (["run", "ucb", "--env", "spread"], "`--env` must be written FIELD=VALUE, got 'spread'"),
         (["run", "ucb", "--save", "x.json"], "`--save` must end in .npz, got 'x.json'"),
         (["run", "ucb", "--picture", "curve"], "got 'curve'; did you mean 'curves'?"),
-        (["run", "lin-ucb"], "linear-contextual"),
         (["compare", "ucb c"], "an agent's setting must be written FIELD=VALUE, got 'c'"),
         (["compare", "ucb", "ubc"], "there is no agent 'ubc'"),
         (["compare", "ucb d=1"], "agent ucb has no field 'd'"),
@@ -281,11 +278,6 @@ def test_nothing_heavy_is_imported_for_help():
         (["run", "ucb", "--step-size", "1", "--step_size=1"], "`--step-size` is given twice"),
         (["run", "ucb", "--env", "spread=1", "--env", "spread=2"], "`spread` is given twice"),
         (["run", "ucb", "--env", "num-arms=2", "num_arms=3"], "`num_arms` is given twice"),
-        (["run", "gaussian-thompson", "--prior-std", "1e-200"], "from 1e-06 up to 1e+06"),
-        (
-            ["run", "ucb", "--environment", "abrupt-change", "--env", f"every={10**20}"],
-            "whole number from 1 to 2,147,483,647",
-        ),
         (["compare", "ucb", "--env", "every=5", "ucb c=1"], "`--env` must be written FIELD=VALUE"),
     ],
 )

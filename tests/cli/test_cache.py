@@ -16,16 +16,16 @@ def directory(tmp_path, monkeypatch):
 
 def test_showing_and_clearing(directory, capsys):
     assert main(["cache"]) == 0
-    assert capsys.readouterr().out == f"{directory}: 0 compiled updates, 0.0 MB\n"
+    assert capsys.readouterr().out == f"{directory}: 0 compiled files, 0.0 MB\n"
     with cache.to_be_made("0" * 64, ".pt2") as making:
         making.keep(bytes(1_500_000))
     assert main(["cache"]) == 0
     first, heads, row = capsys.readouterr().out.splitlines()
-    assert first == f"{directory}: 1 compiled update, 1.5 MB"
+    assert first == f"{directory}: 1 compiled file, 1.5 MB"
     assert heads.split() == ["key", "size", "used"]
     assert row.split()[:3] == ["0" * 12, "1.5", "MB"]
     assert main(["cache", "--clear"]) == 0
-    assert capsys.readouterr().out == f"removed 1 compiled update, 1.5 MB from {directory}\n"
+    assert capsys.readouterr().out == f"removed 1 compiled file, 1.5 MB from {directory}\n"
     assert cache.kept() == []
 
 

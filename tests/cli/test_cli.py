@@ -10,19 +10,11 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli import main
+from hotloop.runs.summary import summarise
+from tests.cli.running import has_learned, run, signal_when
 from tests.runs.made import make_run
 
-SHORT = ["--total-timesteps", "2048"]
-
-
-def run(capsys, *args):
-    """Exit code, standard output, standard error."""
-    try:
-        code = main([str(arg) for arg in args])
-    except SystemExit as stop:  # how option parsers end
-        code = stop.code
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+SHORT = ["--total-timesteps", "2048", "--execution", "eager"]
 
 
 def test_train_then_eval(capsys, tmp_path):
@@ -39,6 +31,11 @@ def test_train_then_eval(capsys, tmp_path):
         assert stage in out
     assert re.search(r"The largest cost is .+: \d+% of the time\.", out)
     assert re.search(r"Recording this took 0\.\d+% of it\.", out)
+    # Without workers there is nothing to print about them.
+    assert out.startswith("update: ")
+    assert not re.search(r"^workers?\b", out, re.MULTILINE)
+    assert " collected = " not in out
+    assert not (run_dir / "accounting.json").exists()
     for name in ("config.json", "metrics.jsonl", "learning_curve.png", "timing"):
         assert (run_dir / name).exists()
 
@@ -146,44 +143,16 @@ def test_a_missing_extra_is_named(capsys, monkeypatch):
     assert "needs torch: pip install 'hotloop[train]'" in err
 
 
-def start_training(tmp_path, *args):
-    """A training in a process of its own, and its run directory."""
-    run_dir = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hotloop", "train", "ppo", "--run-dir", str(run_dir), *args],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    return process, run_dir
+ENDLESS = ("--total-timesteps", "100000000", "--num-steps", "32", "--execution", "eager")
 
 
-def wait_for(process, condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def train_until(capsys, run_dir, condition, number, *args):
+    """Train in this process; send it a signal once a condition holds."""
+    with signal_when(condition, number):
+        return run(capsys, "train", "ppo", *ENDLESS, *args, "--run-dir", run_dir)
 
 
-@pytest.mark.parametrize(
-    ("number", "repeats", "code"),
-    [
-        (signal.SIGINT, 1, 130),
-        (signal.SIGINT, 5, 130),  # an impatient user loses nothing
-        (signal.SIGTERM, 1, 143),
-        (signal.SIGHUP, 1, 129),
-    ],
-)
-def test_an_interrupted_run_keeps_metrics_and_tree(tmp_path, number, repeats, code):
-    process, run_dir = start_training(tmp_path)
-    metrics = run_dir / "metrics.jsonl"
-    wait_for(process, lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
-    for _ in range(repeats):
-        process.send_signal(number)
-        time.sleep(0.01)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == code
+def assert_kept(run_dir, out, err):
     assert err == (
         "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
         f"hotloop resume {run_dir} goes on\n"
@@ -192,37 +161,52 @@ def test_an_interrupted_run_keeps_metrics_and_tree(tmp_path, number, repeats, co
     assert f"next: hotloop eval {run_dir}" in out
     assert (run_dir / "checkpoints" / "last" / "policy.safetensors").exists()
     assert (run_dir / "learning_curve.png").exists()
+    assert summarise(run_dir).status == "stopped"
 
 
-def test_an_environment_that_swallows_the_interrupt_does_not_stop_it(tmp_path):
-    endless = ("--total-timesteps", "100000000", "--num-steps", "32", "--execution", "eager")
-    kwargs = ("--env-id", "tests.toy_envs:Swallows", *endless)
-    process, run_dir = start_training(tmp_path, *kwargs)
-    metrics = run_dir / "metrics.jsonl"
-    wait_for(process, lambda: metrics.exists() and metrics.read_text().count("\n") > 2)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_an_interrupted_run_keeps_metrics_and_tree(capsys, tmp_path, number, code):
+    run_dir = tmp_path / "run"
+    ended, out, err = train_until(capsys, run_dir, lambda: has_learned(run_dir), number)
+    assert ended == code
+    assert_kept(run_dir, out, err)
+
+
+def test_an_impatient_user_loses_nothing(tmp_path):
+    """A process gets several signals while it saves, and ends with their exit code."""
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "hotloop", "train", "ppo", *ENDLESS, "--run-dir", str(run_dir)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not has_learned(run_dir):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        for _ in range(5):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert_kept(run_dir, out, err)
+
+
+def test_an_environment_that_swallows_the_interrupt_does_not_stop_it(capsys, tmp_path):
+    run_dir = tmp_path / "run"
+    env = ("--env-id", "tests.toy_envs:Swallows")
+    code, _, err = train_until(capsys, run_dir, lambda: has_learned(run_dir), signal.SIGINT, *env)
+    assert code == 130, err
     assert f"hotloop resume {run_dir} goes on" in err
 
 
-def test_a_run_interrupted_before_it_began_says_so(tmp_path):
-    process, run_dir = start_training(tmp_path, "--env-id", "tests.toy_envs:SlowToMake")
-    wait_for(process, run_dir.exists)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+def test_a_run_interrupted_before_it_began_says_so(capsys, tmp_path):
+    run_dir = tmp_path / "run"
+    env = ("--env-id", "tests.toy_envs:SlowToMake")
+    code, _, err = train_until(capsys, run_dir, run_dir.exists, signal.SIGINT, *env)
+    assert code == 130, err
     assert err == "hotloop: interrupted before the first iteration ended\n"
     assert not run_dir.exists()
-
-
-def test_a_reader_that_goes_away_does_not_stop_the_training(tmp_path):
-    process, run_dir = start_training(tmp_path, "--total-timesteps", "4096")
-    process.stdout.close()
-    assert process.wait(timeout=60) in (0, 1)
-    state = json.loads((run_dir / "checkpoints" / "last" / "state.json").read_text())
-    assert state["timesteps"] == 4096
-    process.stderr.close()
 
 
 def test_a_failure_in_mid_run_says_what_is_kept(capsys, tmp_path):
@@ -241,19 +225,19 @@ def test_a_failure_in_mid_run_says_what_is_kept(capsys, tmp_path):
     assert (run_dir / "checkpoints" / "last").exists()
 
 
-def test_eval_plays_the_checkpoint(capsys, tmp_path):
+def test_eval_plays_the_checkpoint(capsys, copy_trained_run):
     """A policy that always pushes left falls within 11 steps, whatever the seed."""
     import numpy as np
 
     from hotloop.policies import PolicySnapshot
     from hotloop.runs import Checkpoint, RunDirectory
 
-    run_dir = tmp_path / "run"
-    assert run(capsys, "train", "ppo", *SHORT, "--run-dir", run_dir)[0] == 0
+    run_dir = copy_trained_run("ppo")
     directory = RunDirectory.open(run_dir)
     network, snapshot, _ = directory.load_policy()
     params = {name: np.zeros_like(array) for name, array in snapshot.params.items()}
-    params["policy.2.bias"][0] = 1.0
+    last = max(name for name in params if name.startswith("policy") and name.endswith("bias"))
+    params[last][0] = 1.0
     snapshot = PolicySnapshot(version=1, params=params)
     left = Checkpoint(
         network=network.to_json(), snapshot=snapshot, arrays=dict, state={"timesteps": 1}
@@ -269,24 +253,21 @@ def test_eval_plays_the_checkpoint(capsys, tmp_path):
     assert json.loads(other)["returns"] != returns
 
 
-def test_eval_plays_other_episodes_than_training(capsys, tmp_path, monkeypatch):
+def test_eval_plays_other_episodes_than_training(capsys, trained_run, monkeypatch):
     from hotloop.training import trained
 
-    run_dir = tmp_path / "run"
-    assert run(capsys, "train", "ppo", *SHORT, "--seed", 4, "--run-dir", run_dir)[0] == 0
     seen, make_vec = [], trained.make_vec
     monkeypatch.setattr(
         trained, "make_vec", lambda *args, **kw: (seen.append(kw), make_vec(*args, **kw))[1]
     )
-    assert run(capsys, "eval", run_dir, "--episodes", 2)[0] == 0
+    assert run(capsys, "eval", trained_run("ppo"), "--episodes", 2)[0] == 0
     assert [(one["seed"], one["env_kwargs"], one["stream"]) for one in seen] == [
-        (4, {}, "evaluation")
+        (1, {}, "evaluation")
     ]
 
 
-def test_eval_refuses_other_spaces(capsys, tmp_path):
-    run_dir = tmp_path / "run"
-    assert run(capsys, "train", "ppo", *SHORT, "--run-dir", run_dir)[0] == 0
+def test_eval_refuses_other_spaces(capsys, copy_trained_run):
+    run_dir = copy_trained_run("ppo")
     config = json.loads((run_dir / "config.json").read_text())
     (run_dir / "config.json").write_text(json.dumps({**config, "env_id": "Acrobot-v1"}))
     code, _, err = run(capsys, "eval", run_dir)
@@ -294,21 +275,18 @@ def test_eval_refuses_other_spaces(capsys, tmp_path):
     assert "was trained on other spaces than 'Acrobot-v1' has now" in err
 
 
-def test_environments_of_the_current_folder(tmp_path):
+def test_environments_of_the_current_folder(capsys, tmp_path, monkeypatch):
     source = Path(__file__).parent.parent / "toy_envs.py"
     (tmp_path / "my_env.py").write_text(source.read_text())
-    command = Path(sys.executable).with_name("hotloop")
+    monkeypatch.chdir(tmp_path)
+    # As for the installed command, which has its own folder in front.
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     options = ["--env-id", "my_env:next_step_signs", "--env-kwargs", '{"num_envs": 8}']
-    args = [command, "train", "ppo", *options, *SHORT, "--run-dir", "run"]
-    subprocess.run(args, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
-    done = subprocess.run(
-        [command, "eval", "run", "--episodes", "30"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.splitlines()[-1].endswith("over 30 episodes")
+    assert run(capsys, "train", "ppo", *options, *SHORT, "--run-dir", "run")[0] == 0
+    code, out, _ = run(capsys, "eval", "run", "--episodes", "30")
+    assert code == 0
+    assert out.splitlines()[-1].endswith("over 30 episodes")
+    sys.modules.pop("my_env")
 
 
 def report_at(timesteps):
@@ -348,13 +326,11 @@ def test_the_last_report_is_printed_once(capsys, monkeypatch, age_s):
     assert [text.split("/")[0] for text in printed if "steps" in text] == ["100,000"]
 
 
-def test_eval_needs_no_torch(capsys, tmp_path):
-    run_dir = tmp_path / "run"
-    assert run(capsys, "train", "ppo", *SHORT, "--run-dir", run_dir)[0] == 0
+def test_eval_needs_no_torch(trained_run):
     code = (
         "import sys\n"
         "from hotloop.cli import main\n"
-        f"assert main(['eval', {str(run_dir)!r}, '--episodes', '2']) == 0\n"
+        f"assert main(['eval', {str(trained_run('ppo'))!r}, '--episodes', '2']) == 0\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)

@@ -5,17 +5,11 @@ import os
 import pytest
 
 from hotloop.algorithms import find, ppo, sac
-from hotloop.cli import configuration, main
+from hotloop.cli import configuration
 from hotloop.cli.train_options import parse
 from hotloop.errors import ConfigError, OutputError
 from hotloop.training.options import to_json
-
-
-def run(capsys, *args):
-    """Exit code, standard output, standard error."""
-    code = main([str(arg) for arg in args])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+from tests.cli.running import run
 
 
 def write(tmp_path, text):

@@ -3,11 +3,8 @@ import json
 from hotloop.cli import main
 
 
-def test_eval_films_its_first_episode(capsys, tmp_path):
-    run, path = tmp_path / "run", tmp_path / "video.mp4"
-    args = ["--total-timesteps", "2048", "--run-dir", str(run)]
-    assert main(["train", "ppo", "--env-id", "CartPole-v1", *args]) == 0
-    capsys.readouterr()
+def test_eval_films_its_first_episode(capsys, tmp_path, trained_run):
+    run, path = trained_run("ppo"), tmp_path / "video.mp4"
     assert main(["eval", str(run), "--episodes", "3", "--video", str(path), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["video"] == {

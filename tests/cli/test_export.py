@@ -1,3 +1,4 @@
+import importlib.util
 import json
 
 import numpy as np
@@ -8,19 +9,22 @@ from hotloop.policies import ActingPolicy
 from hotloop.runs import RunDirectory
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
+@pytest.fixture
+def run_dir(trained_run):
     """A run whose observations are scaled, with a best checkpoint before its last one."""
-    path = tmp_path_factory.mktemp("runs") / "run"
-    args = ["--env-id", "Pendulum-v1", "--total-timesteps", "4096", "--normalize-obs"]
-    assert main(["train", "ppo", *args, "--eval-interval", "1024", "--run-dir", str(path)]) == 0
-    return path
+    return trained_run("ppo-normalized")
+
+
+def load_exported(folder):
+    """Return the policy that is in a folder, without hotloop."""
+    spec = importlib.util.spec_from_file_location("policy", folder / "policy.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Policy(folder / "policy.npz")
 
 
 @pytest.mark.parametrize("checkpoint", ["last", "best"])
 def test_both_formats_act_as_the_run_does(capsys, tmp_path, run_dir, checkpoint):
-    import importlib.util
-
     import onnxruntime
 
     onnx_path, folder = tmp_path / "pendulum.onnx", tmp_path / "pendulum"
@@ -41,51 +45,35 @@ def test_both_formats_act_as_the_run_does(capsys, tmp_path, run_dir, checkpoint)
     expected = ActingPolicy(network, snapshot).act(obs)
     session = onnxruntime.InferenceSession(onnx_path, providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(["action"], {"obs": obs})[0], expected, atol=1e-5)
-    spec = importlib.util.spec_from_file_location("policy", folder / "policy.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    policy = module.Policy(folder / "policy.npz")
+    policy = load_exported(folder)
     np.testing.assert_array_equal(policy.act(obs), expected)
     assert policy.about["timesteps"] == state["timesteps"]
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env_id", "head"),
+    ("name", "head"),
     [
-        (
-            "sac",
-            "Pendulum-v1",
-            "head    float32 (batch, 2), means before tanh, and as many numbers",
-        ),
-        ("td3", "Pendulum-v1", "head    float32 (batch, 1), actions before tanh"),
-        ("dqn", "CartPole-v1", "head    float32 (batch, 2), the value of each action"),
+        ("sac", "head    float32 (batch, 2), means before tanh, and as many numbers"),
+        ("td3", "head    float32 (batch, 1), actions before tanh"),
+        ("dqn", "head    float32 (batch, 2), the value of each action"),
     ],
 )
-def test_what_learned_from_replay_is_exported(capsys, tmp_path, algorithm, env_id, head):
-    import importlib.util
-
-    path, folder = tmp_path / "run", tmp_path / "policy"
-    args = "--total-timesteps 80 --learning-starts 40 --batch-size 8 --hidden-sizes 8"
-    args += " --execution eager"
-    args = ["--env-id", env_id, *args.split(), "--run-dir", str(path)]
-    assert main(["train", algorithm, *args]) == 0
-    capsys.readouterr()
+def test_what_learned_from_replay_is_exported(capsys, tmp_path, trained_run, name, head):
+    path, folder = trained_run(name), tmp_path / "policy"
     assert main(["export", str(path), "--format", "numpy", "--output", str(folder)]) == 0
     out = capsys.readouterr().out
     assert head in out
     assert "\nvalue" not in out
     network, snapshot, _ = RunDirectory.open(path).load_policy()
     obs = np.random.default_rng(1).standard_normal((20, *network.obs_spec.shape), np.float32)
-    spec = importlib.util.spec_from_file_location("policy", folder / "policy.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    policy = module.Policy(folder / "policy.npz")
+    policy = load_exported(folder)
     np.testing.assert_array_equal(policy.act(obs), ActingPolicy(network, snapshot).act(obs))
     with pytest.raises(ValueError, match=r"no value function beside it: `head` gives all"):
         policy.value(obs)
 
 
-def test_they_go_to_the_run_by_default(capsys, run_dir):
+def test_they_go_to_the_run_by_default(capsys, copy_trained_run):
+    run_dir = copy_trained_run("ppo-normalized", "runs/one")
     assert main(["export", str(run_dir), "--format", "numpy"]) == 0
     assert (run_dir / "export" / "policy.py").exists()
     assert (run_dir / "export" / "policy.npz").exists()

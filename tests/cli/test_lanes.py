@@ -2,26 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.cli import main
+from hotloop.cli import seeds
 from hotloop.cli.planned import Plan, parse_varied, without_seed
 from hotloop.errors import ConfigError, UnknownNameError
 from hotloop.runs.summary import summarise
+from tests.cli.running import ChildInProcess, has_learned, run, signal_when
 
 SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--execution", "eager"]
-
-
-def run(capsys, *args):
-    """Exit code, standard output, standard error."""
-    code = main([str(arg) for arg in args])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_a_plan():
@@ -100,22 +91,26 @@ def test_lanes_in_one_process(capfd, tmp_path):
     assert "is there already" in err
 
 
-def test_lanes_in_two_processes(capfd, tmp_path):
+def test_lanes_in_two_processes(capfd, tmp_path, monkeypatch):
+    monkeypatch.setattr(seeds, "_Child", ChildInProcess)
     args = ["--seed", "7", "--vary", "gamma=0.9,0.99,1", "--lanes", "on", "--jobs", "2"]
     code, out, err = run(capfd, "train", "ppo", *SHORT, *args, "--run-dir", tmp_path / "it")
     assert (code, err) == (0, "")
     assert "3 settings × 1 seed, lanes in 2 processes" in out
-    assert "lanes 1 | update: eager, as asked" in out
-    assert "lanes 2-3 | 128/128 steps" in out
-    assert out.count("finished") == 3
-    assert {summarise(path).seed for path in (tmp_path / "it").iterdir()} == {7}
+    assert "lanes 1 | begins" in out
+    assert "lanes 2-3 | begins" in out
+    assert "update: eager, as asked" in out
+    assert "128/128 steps" in out
+    assert {summarise(path).status for path in (tmp_path / "it").iterdir()} == {"finished"}
+    assert [summarise(path).seed for path in (tmp_path / "it").iterdir()] == [7, 7, 7]
 
 
-def test_values_in_processes_of_their_own(capfd, tmp_path):
+def test_values_in_processes_of_their_own(capfd, tmp_path, monkeypatch):
+    monkeypatch.setattr(seeds, "_Child", ChildInProcess)
     args = ["--vary", "hidden_sizes=8 8,9", "--jobs", "2", "--run-dir", tmp_path / "it"]
     code, out, _ = run(capfd, "train", "ppo", *SHORT, *args)
     assert code == 0
-    assert "hidden_sizes 9, seed 1 | 64/64 steps" in out
+    assert "hidden_sizes 9, seed 1 | begins" in out
     assert sorted(os.listdir(tmp_path / "it")) == [
         "hidden_sizes=8-8__seed_1",
         "hidden_sizes=9__seed_1",
@@ -143,33 +138,18 @@ def test_a_lane_that_fails(capfd, tmp_path):
     ],
 )
 def test_mistakes(capsys, tmp_path, args, message):
-    try:
-        code, _, err = run(capsys, "train", "ppo", *args, "--runs-dir", tmp_path)
-    except SystemExit as ended:  # tyro's
-        captured = capsys.readouterr()
-        code, err = ended.code, captured.out + captured.err
+    code, out, err = run(capsys, "train", "ppo", *args, "--runs-dir", tmp_path)
     assert code == 2
-    assert message in err
+    assert message in out + err
     assert not os.listdir(tmp_path)
 
 
-def test_ctrl_c_keeps_what_lanes_have_learned(tmp_path):
-    command = [sys.executable, "-m", "hotloop", "train", "ppo", "--total-timesteps", "100000000"]
-    command += [*SHORT[2:], "--seeds", "1-2", "--lanes", "on", "--jobs", "1"]
-    process = subprocess.Popen(
-        [*command, "--run-dir", str(tmp_path / "it")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    last = tmp_path / "it" / "seed_2" / "metrics.jsonl"
-    until = time.monotonic() + 60
-    while not (last.exists() and last.stat().st_size > 1000):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+def test_ctrl_c_keeps_what_lanes_have_learned(capsys, tmp_path):
+    command = ["train", "ppo", "--total-timesteps", "100000000", *SHORT[2:]]
+    command += ["--seeds", "1-2", "--lanes", "on", "--jobs", "1", "--run-dir", tmp_path / "it"]
+    with signal_when(lambda: has_learned(tmp_path / "it" / "seed_2"), signal.SIGINT):
+        code, out, err = run(capsys, *command)
+    assert code == 130
     assert "interrupted: `hotloop resume` goes on with a run, alone" in err
     assert out.count("stopped") + out.count("killed") == 2
     for seed in (1, 2):

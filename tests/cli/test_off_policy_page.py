@@ -4,8 +4,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from hotloop.algorithms import find
 from hotloop.cli.train_options import own_options, parse
 from tests.learner.test_updates import make_batch, make_learner
@@ -25,18 +23,17 @@ def test_the_metrics_are_those_of_the_updates():
         assert re.findall("`([a-z_]+)`", row[1]) == list(learner.metrics.means())
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.stem
-)
-def test_commands_have_options_that_there_are(page):
-    """Of sac, td3 and dqn, in lines of their own or within a sentence."""
-    text = page.read_text()
-    commands = re.findall(r"(?:^(?:    )?|`)hotloop train ((?:sac|td3|dqn)\b[^`\n]*)", text, re.M)
-    if page.stem in ALGORITHMS or page == PAGE:
-        assert len(commands) >= 3
-    for command in commands:
-        name, *args = shlex.split(command)
-        if args[-1:] != ["--help"] and not {"…", "δ"} & set(args):
-            algorithm = ALGORITHMS[name]
-            _, rest = own_options(args)
-            parse(algorithm.config, rest, prog=name, presets=algorithm.presets)
+def test_commands_have_options_that_there_are():
+    """Those of sac, td3 and dqn, in lines of their own or within a sentence."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        text = page.read_text()
+        pattern = r"(?:^(?:    )?|`)hotloop train ((?:sac|td3|dqn)\b[^`\n]*)"
+        commands = re.findall(pattern, text, re.MULTILINE)
+        if page.stem in ALGORITHMS or page == PAGE:
+            assert len(commands) >= 3, page
+        for command in commands:
+            name, *args = shlex.split(command)
+            if args[-1:] != ["--help"] and not {"…", "δ"} & set(args):
+                algorithm = ALGORITHMS[name]
+                _, rest = own_options(args)
+                parse(algorithm.config, rest, prog=name, presets=algorithm.presets)

@@ -1,5 +1,6 @@
 """`hotloop resume` of runs that are whole, that are damaged, and that somebody else wrote."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -9,26 +10,19 @@ import pytest
 from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.runs import RunDirectory
-
-OPTIONS = {
-    "num_envs": 4,
-    "num_steps": 32,
-    "hidden_sizes": (8,),
-    "execution": "eager",
-    "total_timesteps": 512,
-    "checkpoint_interval": 128,
-}
+from tests.trained_runs import config_of
 
 
 def train(path, **options):
-    config = ppo.Config(**{**OPTIONS, "run_dir": str(path), **options})
-    return ppo.train(config).run_dir
+    """Train, with the options of the shared run `ppo` where no others are given."""
+    config = config_of("ppo", path)
+    return ppo.train(dataclasses.replace(config, **options)).run_dir
 
 
 @pytest.mark.parametrize("began_at", [0, 256])
-def test_a_run_that_was_killed_after_its_last_step_is_finished(tmp_path, capsys, began_at):
-    """Of what its workers did there is what each iteration has logged."""
-    run = train(tmp_path / "run", workers=2, backend="inline")
+def test_a_run_that_was_killed_after_its_last_step_is_finished(capsys, copy_trained_run, began_at):
+    """The account of its workers is made again from what each iteration has logged."""
+    run = copy_trained_run("ppo-inline")
     accounting = json.loads((run / "accounting.json").read_text())
     (run / "accounting.json").unlink()
     if began_at:  # it was resumed before, and what that left is older than the checkpoint
@@ -56,8 +50,8 @@ def test_a_run_that_was_killed_after_its_last_step_is_finished(tmp_path, capsys,
     assert RunDirectory.open(run).metrics()[-1]["timesteps"] == 640
 
 
-def test_the_checkpoint_that_is_named_can_be_gone_on_from(tmp_path, capsys):
-    run = train(tmp_path / "run")
+def test_the_checkpoint_that_is_named_can_be_gone_on_from(capsys, copy_trained_run):
+    run = copy_trained_run("ppo")
     whole = (run / "checkpoints" / "last" / "policy.safetensors").read_bytes()
     path = run / "checkpoints" / "last" / "learner.safetensors"
     content = bytearray(path.read_bytes())
@@ -106,8 +100,10 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: min(changes))
-def test_nothing_of_somebody_else_is_imported(tmp_path, monkeypatch, capsys, evil, changes):
-    run = train(evil / "run")
+def test_nothing_of_somebody_else_is_imported(
+    tmp_path, monkeypatch, capsys, evil, copy_trained_run, changes
+):
+    run = copy_trained_run("ppo", "evil/run")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
     content = json.loads((run / "config.json").read_text())
     for name, value in changes.items():
@@ -130,9 +126,11 @@ def test_nothing_of_somebody_else_is_imported(tmp_path, monkeypatch, capsys, evi
     assert "not trained by you on this machine" in told or "`auto.chosen.network`" in told
 
 
-def test_modules_beside_a_run_are_not_found_by_its_workers(tmp_path, monkeypatch, evil):
+def test_modules_beside_a_run_are_not_found_by_its_workers(
+    tmp_path, monkeypatch, evil, copy_trained_run
+):
     """Nor is a run that names nothing of its user's a reason to look for them later."""
-    run = train(evil / "run", workers=2, num_envs=4)
+    run = copy_trained_run("ppo-workers", "evil/run")
     (evil / "gymnasium.py").write_text(EVIL)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
     for steps in ("640", "768"):

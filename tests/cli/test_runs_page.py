@@ -4,7 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
-from hotloop.cli import main
+from hotloop.cli import main, seeds
+from tests.cli.running import ChildInProcess
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "runs.md"
 
@@ -15,9 +16,14 @@ def test_the_pages_commands(tmp_path, monkeypatch, capsys):
     assert {command.split()[0] for command in commands} == {
         *("train", "runs", "plot", "eval", "export", "doctor", "presets", "report")
     }
-    smaller = {"100000": "2048", "50000": "1024", "20": "2"}
+    monkeypatch.setattr(seeds, "_Child", ChildInProcess)
+    smaller = {"100000": "1024", "50000": "1024", "20": "2"}
     for command in commands:
         args = [smaller.get(arg, arg) for arg in shlex.split(command)]
+        if args[0] == "train" and "--save-config" not in args:
+            args += ["--execution", "eager"]
+        if "on" in args:  # lanes
+            args += ["--jobs", "1"]
         if args[0] == "eval" and "--episodes" not in args:
             args += ["--episodes", "1"]
         assert main(args) == 0, capsys.readouterr().err

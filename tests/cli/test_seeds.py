@@ -2,26 +2,18 @@
 
 import os
 import signal
-import subprocess
 import sys
-import time
 
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.cli import main, planned
+from hotloop.cli import planned
 from hotloop.cli.planned import parse_jobs, parse_seeds
 from hotloop.errors import ConfigError
 from hotloop.runs.summary import summarise
+from tests.cli.running import run, signal_when
 
 SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--execution", "eager"]
-
-
-def run(capsys, *args):
-    """Exit code, standard output, standard error."""
-    code = main([str(arg) for arg in args])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.mark.parametrize(
@@ -85,13 +77,40 @@ def test_two_seeds(capfd, tmp_path):
     assert sorted(os.listdir(tmp_path / "both")) == ["seed_3", "seed_5"]
 
 
+# What the trainings' processes run instead of hotloop: it fails at once, or waits for a signal.
+CHILD = """
+import pathlib, signal, sys, time
+(path,) = (pathlib.Path(x[10:]) for x in sys.argv if x.startswith("--run-dir="))
+print("it begins", file=sys.stderr, flush=True)
+if "no-such-algorithm" in str(path):
+    sys.exit(2)
+def end(number, _):
+    print("interrupted by", number, file=sys.stderr)
+    sys.exit(128 + number)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, end)
+path.mkdir(parents=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.fixture
+def child(tmp_path, monkeypatch):
+    """Have the command start a small program in place of each training."""
+    path = tmp_path / "python"
+    path.write_text(f"#!{sys.executable} -IS{CHILD}")
+    path.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(path))
+
+
+@pytest.mark.usefixtures("child")
 def test_a_seed_that_fails(capfd, tmp_path):
-    args = ["--env-id", "tests.cli.odd_envs:Nowhere", "--seeds", "1-2", "--jobs", 1]
-    code, out, err = run(capfd, "train", "ppo", *SHORT, *args, "--runs-dir", tmp_path)
+    args = ["--seeds", "1-2", "--jobs", 1, "--run-dir", tmp_path / "no-such-algorithm"]
+    code, out, err = run(capfd, "train", "ppo", *SHORT, *args)
     assert code == 2
     assert f"in {tmp_path}" in out
-    assert "seed 1 | " in err
-    assert "Nowhere" in err
+    assert "seed 1 | it begins" in err
     assert "seed 1 ended with 2: see its lines above" in err
     assert "seed 2 ended with 2" in err
 
@@ -114,23 +133,14 @@ def test_mistakes(capsys, tmp_path, args, message):
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.usefixtures("child")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_an_interrupt_is_handed_on(tmp_path, number):
-    command = [sys.executable, "-m", "hotloop", "train", "ppo", "--total-timesteps", "100000000"]
-    command += [*SHORT[2:], "--seeds", "1-3", "--jobs", "2", "--run-dir", str(tmp_path / "it")]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
-    )
-    metrics = [tmp_path / "it" / f"seed_{x}" / "metrics.jsonl" for x in (1, 2)]
-    end = time.monotonic() + 120
-    while not all(path.exists() and path.stat().st_size for path in metrics):
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert out.count("interrupted; metrics, timing and the last checkpoint are kept") == 2
-    assert "interrupted: seeds 1, 2, 3 are not finished" in out
-    assert sorted(os.listdir(tmp_path / "it")) == ["seed_1", "seed_2"]
-    assert {summarise(path.parent).status for path in metrics} == {"stopped"}
+def test_an_interrupt_is_handed_on(capfd, tmp_path, number):
+    runs = tmp_path / "it"
+    args = ["--seeds", "1-3", "--jobs", "2", "--run-dir", runs]
+    with signal_when(lambda: runs.exists() and len(os.listdir(runs)) == 2, number):
+        code, _, err = run(capfd, "train", "ppo", *SHORT, *args)
+    assert code == 128 + number
+    assert err.count(f"interrupted by {int(number)}") == 2
+    assert "interrupted: seeds 1, 2, 3 are not finished" in err
+    assert sorted(os.listdir(runs)) == ["seed_1", "seed_2"]

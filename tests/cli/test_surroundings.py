@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -39,8 +40,7 @@ def assert_whole(run_dir):
 # --- what can't be encoded ------------------------------------------------------------------------
 
 COMMANDS = [
-    f"train ppo {SHORT} --run-dir runs/a",
-    "resume runs/a --total-timesteps 3000",
+    "resume runs/a --total-timesteps 640",
     f"train ppo {SHORT} --seed 2 --run-dir runs/b",
     "eval runs/a --episodes 2",
     "runs",
@@ -57,35 +57,22 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "surroundings",
-    [
-        {"PYTHONIOENCODING": "latin-1"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""},
-    ],
-    ids=["latin-1", "ascii"],
-)
-def test_what_can_not_be_encoded_is_replaced(tmp_path, surroundings):
-    code = (
-        "import shlex, sys\n"
-        "from hotloop.cli import main\n"
-        "for command in sys.argv[1:]:\n"
-        "    try:\n"
-        "        code = main(shlex.split(command))\n"
-        "    except SystemExit as stop:\n"
-        "        code = stop.code\n"
-        "    assert code == 0, command\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *COMMANDS],
-        cwd=tmp_path,
-        env=environment(**surroundings),
-        capture_output=True,
-    )
-    assert done.returncode == 0, done.stderr.decode("latin-1")
-    assert b" ? mean return " in done.stdout or b" \xb7 mean return " in done.stdout
-    assert b"return over steps: " in done.stdout
-    assert (tmp_path / "runs" / "a" / "learning_curve.png").exists()
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_what_can_not_be_encoded_is_replaced(tmp_path, copy_trained_run, monkeypatch, encoding):
+    copy_trained_run("ppo", "runs/a")
+    monkeypatch.chdir(tmp_path)
+    with open(tmp_path / "out", "w", encoding=encoding) as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        for command in COMMANDS:
+            try:
+                code = main(shlex.split(command))
+            except SystemExit as stop:
+                code = stop.code
+            assert code == 0, command
+    printed = (tmp_path / "out").read_bytes()
+    assert (b" \xb7 mean return " if encoding == "latin-1" else b" ? mean return ") in printed
+    assert b"return over steps: " in printed
+    assert (tmp_path / "runs" / "b" / "learning_curve.png").exists()
 
 
 def test_every_text_file_has_an_encoding():
@@ -118,26 +105,24 @@ def _is_text(call):
 
 
 @pytest.mark.parametrize("where", ["a reader that goes away", "a full disk"])
-def test_a_training_whose_output_fails_goes_on(tmp_path, where):
-    env = "--env-id tests.cli.odd_envs:Talks"
-    command = f"train ppo {SHORT} --workers 1 --backend inline {env} --run-dir {tmp_path / 'run'}"
-    command = shlex.join([*HOTLOOP, *shlex.split(command)])
-    after = {"a reader that goes away": "| head -1", "a full disk": "> /dev/full"}
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", f"{command} {after[where]}"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert_whole(tmp_path / "run")
+def test_a_training_whose_output_fails_goes_on(tmp_path, monkeypatch, capsys, where):
     if where == "a full disk":
-        assert done.stderr == (
-            "hotloop: standard output can't be written (No space left on device): what was left to "
-            "print is lost\n"
-        )
+        descriptor = os.open("/dev/full", os.O_WRONLY)
     else:
-        assert done.stderr == ""
+        reader, descriptor = os.pipe()
+        os.close(reader)
+    options = ["--workers", "1", "--backend", "inline", "--env-id", "tests.cli.odd_envs:Talks"]
+    args = ["train", "ppo", *shlex.split(SHORT), *options, "--run-dir", str(tmp_path / "run")]
+    out = open(descriptor, "w")  # noqa: SIM115  closing it would flush it again
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(args) == 0
+    assert_whole(tmp_path / "run")
+    assert capsys.readouterr().err == (
+        "hotloop: standard output can't be written (No space left on device): what was left to "
+        "print is lost\n"
+        if where == "a full disk"
+        else ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,25 +149,24 @@ def test_a_command_whose_output_fails_says_so_or_is_silent(tmp_path, after, code
     assert len(done.stderr.splitlines()) == bool(message)
 
 
-def test_a_terminal_that_goes_away_does_not_stop_the_training(tmp_path):
+def test_a_terminal_that_goes_away_does_not_stop_the_training(tmp_path, monkeypatch, capsys):
     """Not its own terminal, whose end is a signal."""
     ours, theirs = os.openpty()
-    args = [*HOTLOOP, "train", "ppo", *shlex.split(SHORT), "--run-dir", str(tmp_path / "run")]
-    args += ["--workers", "1", "--backend", "inline"]
-    with subprocess.Popen(
-        args,
-        stdout=theirs,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env=environment(TERM="xterm"),
-    ) as process:
-        os.close(theirs)
+
+    def read():
         seen = b""
         while b"steps" not in seen:
             seen += os.read(ours, 1000)
         os.close(ours)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    args = ["train", "ppo", *shlex.split(SHORT), "--run-dir", str(tmp_path / "run")]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", open(theirs, "w"))  # noqa: SIM115
+    code = main([*args, "--workers", "1", "--backend", "inline"])
+    reader.join()
+    assert code == 0, capsys.readouterr().err
     assert_whole(tmp_path / "run")
 
 

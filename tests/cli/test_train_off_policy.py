@@ -2,9 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
-import time
 import warnings
 from dataclasses import fields
 
@@ -15,6 +12,7 @@ from hotloop.algorithms import find
 from hotloop.cli import main
 from hotloop.cli.train_options import parse
 from hotloop.ops import products
+from tests.cli.running import run, signal_when, timesteps
 
 OFF_POLICY = ("sac", "td3", "dqn")
 TARGET = ["--env-id", "tests.toy_envs:ReachTheTarget"]
@@ -23,16 +21,6 @@ TINY = [
     *("--batch-size", "16", "--buffer-size", "500", "--learning-starts", "50"),
     *("--report-interval", "50"),
 ]
-
-
-def run(capsys, *args):
-    """Exit code, standard output, standard error."""
-    try:
-        code = main([str(arg) for arg in args])
-    except SystemExit as stop:  # how option parsers end
-        code = stop.code
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def parsed(name, *args):
@@ -144,13 +132,6 @@ def test_options_of_other_algorithms_are_not_known(capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def timesteps(run_dir):
-    """Of the last checkpoint, and of every line of metrics."""
-    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    state = json.loads((run_dir / "checkpoints" / "last" / "state.json").read_text())
-    return state["timesteps"], [json.loads(line)["timesteps"] for line in lines]
-
-
 def test_train_with_a_preset_then_resume_and_eval(capsys, tmp_path):
     run_dir = tmp_path / "run"
     code, out, err = run(
@@ -185,54 +166,31 @@ def test_train_with_a_preset_then_resume_and_eval(capsys, tmp_path):
     assert (run_dir / "checkpoints" / "last" / "replay.zip").is_file()
 
 
-def test_a_run_without_a_replay_buffer_can_not_keep_one(capsys, tmp_path):
-    run_dir = tmp_path / "run"
-    small = [
-        "--num-steps",
-        8,
-        "--num-minibatches",
-        1,
-        "--total-timesteps",
-        64,
-        "--execution",
-        "eager",
-    ]
-    assert run(capsys, "train", "ppo", *small, "--run-dir", run_dir)[0] == 0
-    code, _, err = run(capsys, "resume", run_dir, "--total-timesteps", 128, "--save-replay")
+def test_a_run_without_a_replay_buffer_can_not_keep_one(capsys, trained_run):
+    code, _, err = run(
+        capsys, "resume", trained_run("ppo"), "--total-timesteps", 1280, "--save-replay"
+    )
     assert (code, err) == (2, "hotloop: `--save-replay`: ppo has no replay buffer\n")
 
 
 @pytest.mark.parametrize("name", OFF_POLICY)
-def test_a_run_that_kept_its_replay_goes_on_with_it(capsys, tmp_path, name):
-    run_dir = tmp_path / "run"
-    env = ["--env-id", "tests.toy_envs:ChooseTheSign"] if name == "dqn" else TARGET
-    options = [*TINY, *env, "--save-replay", "--run-dir", run_dir]
-    code, _, err = run(capsys, "train", name, *options, "--total-timesteps", 100)
+def test_a_run_that_kept_its_replay_goes_on_with_it(capsys, copy_trained_run, name):
+    run_dir = copy_trained_run(name)
+    code, out, err = run(capsys, "resume", run_dir, "--total-timesteps", 250)
     assert (code, err) == (0, "")
-    code, out, err = run(capsys, "resume", run_dir, "--total-timesteps", 150)
-    assert (code, err) == (0, "")
-    assert out.splitlines()[0].startswith("resumed at 100 steps; the run is 150 steps long now")
+    assert out.splitlines()[0].startswith("resumed at 200 steps; the run is 250 steps long now")
     last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
-    assert (last["timesteps"], last["replay_size"]) == (150, 150)
+    assert (last["timesteps"], last["replay_size"]) == (250, 250)
 
 
 def test_interrupted_between_reports_it_keeps_the_round(capsys, tmp_path):
     run_dir = tmp_path / "run"
     options = [*TINY, "--report-interval", "1000000", "--total-timesteps", "1000000"]
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "hotloop", "train", "sac", *TARGET, *options),
-            *("--save-replay", "--run-dir", str(run_dir)),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "update: eager, as asked\n"  # the loop begins
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    command = ["train", "sac", "--env-id", "tests.cli.odd_envs:NotesSteps", *options]
+    env_kwargs = ["--env-kwargs", json.dumps({"path": str(tmp_path / "steps")})]
+    with signal_when((tmp_path / "steps").exists, signal.SIGINT):
+        code, out, err = run(capsys, *command, *env_kwargs, "--save-replay", "--run-dir", run_dir)
+    assert code == 130
     assert err == (
         "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
         f"hotloop resume {run_dir} goes on\n"

@@ -2,13 +2,16 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.cli.workers import balance, shown
 from hotloop.rollouts import probe
 from hotloop.rollouts.forecast import Measured
+from hotloop.training.environments import describe_workers
 
 TINY = [
     *("--num-envs", "4", "--num-steps", "32", "--num-minibatches", "2", "--update-epochs", "2"),
@@ -39,21 +42,6 @@ def test_workers_are_told_of(capsys, tmp_path):
     assert places == sorted(places)
 
 
-def test_central_inference_is_told_of_and_resumed(capsys, tmp_path):
-    run = tmp_path / "run"
-    out = train(capsys, "--workers", 2, "--inference", "central", "--run-dir", run)
-    assert out.startswith("workers: 2 × 2 environments, barrier, central inference\nupdate: ")
-    assert main(["resume", str(run), "--total-timesteps", "1024"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("resumed at 512 steps")
-    assert "\nworkers: 2 × 2 environments, barrier, central inference\n" in out
-    trees = [out.index(x) for x in ("\nlearner ", "\ninference ", "\n2 workers", "\nworker ")]
-    assert trees == sorted(trees)
-    assert re.search(r"^  act +\d", out, re.MULTILINE)
-    assert re.search(r"^  wait_for_inference .* wait$", out, re.MULTILINE)
-    assert "\n512 collected = 512 trained + 0 dropped + 0 in flight\n" in out  # since the resume
-
-
 def test_auto_tells_its_forecast_and_what_was_measured(capsys, tmp_path, monkeypatch):
     measured = Measured(step_s=0.5, step_p99_s=0.625, busy_share=0.01, act_s={1: 6e-6})
     monkeypatch.setattr(probe, "measure", lambda *args, **options: measured)
@@ -74,29 +62,36 @@ def test_auto_tells_its_forecast_and_what_was_measured(capsys, tmp_path, monkeyp
 
 @pytest.mark.parametrize("acting_s", [1e-6, 4e-3])
 def test_who_acts_is_chosen_once(capsys, tmp_path, monkeypatch, acting_s):
-    """By what a step and acting take; a resumed run takes what was chosen."""
+    """By the time that a step and acting take; a resumed run keeps the choice."""
     measured = Measured(step_s=4e-3, act_s={1: acting_s, 2: acting_s, 4: acting_s})
     monkeypatch.setattr(probe, "measure", lambda *args, **options: measured)
     run = tmp_path / "run"
-    given = ("--workers", 4, "--inference", "auto", "--run-dir", run)
-    out = train(capsys, *given)
+    out = train(capsys, "--workers", 4, "--inference", "auto", "--run-dir", run)
     is_central = acting_s == 4e-3
     told = "one process acts for all workers" if is_central else "each worker acts by itself"
     assert out.startswith(f"workers: 4 × 1 environments; {told} (auto): ")
     assert ("\ninference " in out) == is_central
     config = json.loads((run / "config.json").read_text())
     assert config["config"]["inference"] == ("central" if is_central else "worker")
-    monkeypatch.delattr(probe, "measure")  # it is not asked again
-    assert main(["resume", str(run), "--total-timesteps", "1024"]) == 0
-    assert ("\ninference " in capsys.readouterr().out) == is_central
+    if is_central:
+        monkeypatch.delattr(probe, "measure")  # a resumed run does not measure again
+        assert main(["resume", str(run), "--total-timesteps", "1024"]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("resumed at 512 steps")
+        assert f"\nworkers: 4 × 1 environments; {told} (auto): " in out
+        trees = [out.index(x) for x in ("\nlearner ", "\ninference ", "\n4 workers", "\nworker ")]
+        assert trees == sorted(trees)
+        assert re.search(r"^  act +\d", out, re.MULTILINE)
+        assert re.search(r"^  wait_for_inference .* wait$", out, re.MULTILINE)
+        # Counted since the resume.
+        assert "\n512 collected = 512 trained + 0 dropped + 0 in flight\n" in out
 
 
-def test_without_workers_there_is_nothing_to_tell(capsys, tmp_path):
-    out = train(capsys, "--run-dir", tmp_path / "run")
-    assert out.startswith("update: ")
-    assert not re.search(r"^workers?\b", out, re.MULTILINE)
-    assert " collected = " not in out
-    assert not (tmp_path / "run" / "accounting.json").exists()
+def test_central_inference_that_was_asked_for_is_named():
+    run = SimpleNamespace(choice=None)
+    config = ppo.Config(workers=2, num_envs=4, inference="central")
+    told = describe_workers(config, None, run)
+    assert told == "2 × 2 environments, barrier, central inference"
 
 
 def test_the_balance_is_one_line():

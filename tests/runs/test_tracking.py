@@ -326,7 +326,8 @@ def test_nothing_is_imported_unasked(tmp_path):
         "import sys\n"
         "import hotloop.runs.tracking\n"
         "from hotloop.algorithms import ppo\n"
-        "ppo.train(ppo.Config(total_timesteps=1024, run_dir=sys.argv[1]))\n"
+        "small = {'total_timesteps': 128, 'num_steps': 32, 'num_envs': 2, 'execution': 'eager'}\n"
+        "ppo.train(ppo.Config(**small, run_dir=sys.argv[1]))\n"
         "assert not {'wandb', 'tensorboard', 'torch.utils.tensorboard'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True)

@@ -18,7 +18,7 @@ from hotloop.sweeps.pool import Process
 
 TINY = ["--env-id", "CartPole-v1", "--total-timesteps", "256", "--execution", "eager"]
 TINY += ["--num-steps", "16", "--num-envs", "4", "--hidden-sizes", "8", "--checkpoint-interval"]
-TINY += ["100000000"]
+TINY += ["100000000", "--torch-threads", "1"]
 
 
 def sweep(path, *args, code=0):
@@ -40,6 +40,7 @@ def path(tmp_path):
     return tmp_path / "one.sqlite"
 
 
+@pytest.mark.usefixtures("cold_pool")
 def test_a_grid_over_two_options_and_seeds(path, capsys):
     sweep(
         path,
@@ -48,6 +49,7 @@ def test_a_grid_over_two_options_and_seeds(path, capsys):
         "--sampler",
         "grid",
         "--seeds=1-2",
+        "--jobs=1",
     )
     out = capsys.readouterr().out
     assert "4 trials: 4 done, 0 pruned, 0 failed" in out

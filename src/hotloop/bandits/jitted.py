@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -46,6 +47,7 @@ from hotloop.bandits.kernels.randomness import (
     lane_words,
 )
 from hotloop.bandits.plan import Plan
+from hotloop.bandits.user_code import CodeCache, fingerprint, part_key
 from hotloop.errors import BanditError, ConfigError
 from hotloop.numba_tools import (
     NumbaError,
@@ -65,6 +67,7 @@ from hotloop.numba_tools import (
 
 SIZE, PARAMS, NUM_PARAMS = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2
 _AT_START = 0xFFFFFFFF
+_Parts: TypeAlias = "tuple[Part, Part, Part]"
 MAX_STATE = 2**18  # numbers of one run; 0.5 GB for a block's
 
 
@@ -98,11 +101,14 @@ def _params_of(owner: int) -> Any:
     return carray(pointer(load_i64(owner, PARAMS)), (load_i64(owner, NUM_PARAMS),), f64)
 
 
-def _guarded(loop: Any, fault: int) -> Part:
-    """A part that plays one step in all runs and notes where a user's function raised.
+def _guarded(loop: Any, fault: int, key: str | None) -> Part:
+    """Return a part that plays one step in all runs and notes where a user's function raised.
 
     What is raised can't leave compiled code. The loop is a function of its own, as Numba takes
     seconds to compile one that has calls within a `try`.
+
+    Args:
+        key: of the user's functions; None: they can't be kept.
     """
     compiled = njit(loop, error_model="numpy")
 
@@ -113,10 +119,28 @@ def _guarded(loop: Any, fault: int) -> Part:
             frame = load_i64(owner, FRAME)
             _note(frame, fault, load_i64(frame, NOW_LANE), step, 0.0)
 
-    return Part(play, is_kept=False)
+    return Part(play, cache=None if key is None else CodeCache(part_key(key, loop.__name__)))
 
 
-def _agent_parts(start: Any, choose: Any, update: Any) -> tuple[Part, Part, Part]:
+def _shared(make: Callable[..., _Parts]) -> Callable[..., _Parts]:
+    """Let agents, or environments, of the same functions share their compiled parts."""
+    made: dict[str, _Parts] = {}
+
+    @functools.wraps(make)
+    def find_or_make(*functions: Any) -> _Parts:
+        key = fingerprint(*functions)
+        if key is None:
+            return make(*functions, key=None)
+        key = part_key(key, make.__name__)
+        if key not in made:
+            made[key] = make(*functions, key=key)
+        return made[key]
+
+    return find_or_make
+
+
+@_shared
+def _agent_parts(start: Any, choose: Any, update: Any, *, key: str | None) -> _Parts:
     def start_own(agent, step):  # type: ignore[no-untyped-def]
         frame, params = load_i64(agent, FRAME), _params_of(agent)
         for i in range(load_i64(frame, NUM_RUNS)):
@@ -146,13 +170,14 @@ def _agent_parts(start: Any, choose: Any, update: Any) -> tuple[Part, Part, Part
             update(_state_of(agent, i), params, step + 1, arm, reward)
 
     return (
-        _guarded(start_own, FAULT_AGENT_RAISED),
-        _guarded(choose_own, FAULT_AGENT_RAISED),
-        _guarded(update_own, FAULT_AGENT_RAISED),
+        _guarded(start_own, FAULT_AGENT_RAISED, key),
+        _guarded(choose_own, FAULT_AGENT_RAISED, key),
+        _guarded(update_own, FAULT_AGENT_RAISED, key),
     )
 
 
-def _environment_parts(start: Any, reward: Any, mean: Any) -> tuple[Part, Part, Part]:
+@_shared
+def _environment_parts(start: Any, reward: Any, mean: Any, *, key: str | None) -> _Parts:
     def start_own(environment, step):  # type: ignore[no-untyped-def]
         frame, params = load_i64(environment, FRAME), _params_of(environment)
         uniform = np.empty(4)
@@ -184,9 +209,9 @@ def _environment_parts(start: Any, reward: Any, mean: Any) -> tuple[Part, Part, 
                 _note(frame, FAULT_RANGE, i, step, f64(got))
 
     return (
-        _guarded(start_own, FAULT_ENVIRONMENT_RAISED),
+        _guarded(start_own, FAULT_ENVIRONMENT_RAISED, key),
         start_nothing,
-        _guarded(give_own, FAULT_ENVIRONMENT_RAISED),
+        _guarded(give_own, FAULT_ENVIRONMENT_RAISED, key),
     )
 
 
@@ -244,7 +269,7 @@ class _Jitted:
     def _functions(self) -> tuple[Any, Any, Any]:
         raise NotImplementedError
 
-    def _own_plan(self, what: str, parts: tuple[Part, Part, Part], size: int) -> Plan:
+    def _own_plan(self, what: str, parts: _Parts, size: int) -> Plan:
         for part in parts:
             try:
                 _ = part.address
@@ -298,7 +323,7 @@ class JittedAgent(_Jitted):
         return self._own_plan("agent", self._parts, self.num_state(environment.num_arms))
 
     @cached_property
-    def _parts(self) -> tuple[Part, Part, Part]:
+    def _parts(self) -> _Parts:
         return _agent_parts(*self._functions())
 
     def _functions(self) -> tuple[Any, Any, Any]:
@@ -344,7 +369,7 @@ class JittedEnvironment(_Jitted):
         return self._own_plan("environment", self._parts, self.state_size)
 
     @cached_property
-    def _parts(self) -> tuple[Part, Part, Part]:
+    def _parts(self) -> _Parts:
         return _environment_parts(*self._functions())
 
     def _functions(self) -> tuple[Any, Any, Any]:

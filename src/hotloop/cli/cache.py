@@ -14,9 +14,9 @@ def run(args: list[str]) -> int:
     """Show or clear; see `hotloop cache --help`."""
     parser = argparse.ArgumentParser(
         prog="hotloop cache",
-        description="Show the compiled updates that are kept, which the next training that needs "
-        "one loads in milliseconds. They lie in $HOTLOOP_CACHE, else in $XDG_CACHE_HOME/hotloop, "
-        "else in ~/.cache/hotloop.",
+        description="Show the compiled code that is kept: updates of trainings, and functions of "
+        "your own bandits. What needs it next loads it in milliseconds. It lies in "
+        "$HOTLOOP_CACHE, else in $XDG_CACHE_HOME/hotloop, else in ~/.cache/hotloop.",
     )
     parser.add_argument("--clear", action="store_true", help="remove all of them")
     options = parser.parse_args(args)
@@ -43,7 +43,7 @@ def run(args: list[str]) -> int:
 
 def _told(some: list[cache.Kept]) -> str:
     whole = sum(one.size for one in some)
-    return f"{len(some)} compiled update{'' if len(some) == 1 else 's'}, {whole / 1e6:.1f} MB"
+    return f"{len(some)} compiled file{'' if len(some) == 1 else 's'}, {whole / 1e6:.1f} MB"
 
 
 def _when(one: cache.Kept) -> str:

@@ -5,19 +5,188 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from hotloop.profiler.collect.stacks import _ticker
-from hotloop.profiler.session import Process
+from hotloop.profiler.session import Frame, Process, Sample
 from tests.profiler.programs import record, run, write
 
+needs_ticker = pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
 
-def share(process: Process, thread: int, path: tuple[str, ...], what: str) -> float:
-    """Of the time that a thread was seen in a path of spans."""
-    rows = [one for one in process.samples if (one.thread, one.path) == (thread, path)]
-    elapsed = sum(one.elapsed_ns for one in rows)
-    return sum(getattr(one, what) for one in rows) / elapsed
+# One program with a span for each of its phases. Those that are counted last for so much time on a
+# core, so that there are as many samples on a loaded machine.
+PHASES = """
+import json, threading, time, zlib
+import numpy
+from hotloop.timing import span
+
+report = {"ids": {}, "parts": {}, "operators": {}}
+
+def spin_for(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(100))
+
+def nap():
+    report["ids"]["nap"] = threading.get_native_id()
+    with span("nap"):
+        time.sleep(1.2)
+
+def work_beside():
+    report["ids"]["beside"] = threading.get_native_id()
+    spin_for(1.2)
+
+# In Python, in short calls, in a long call that keeps the interpreter's lock, in some that don't.
+def spin():
+    x = 0
+    for i in range(40_000):
+        x += i * i
+
+def nested(depth=60):
+    return nested(depth - 1) if depth else None
+
+def calls():
+    for _ in range(500):
+        nested()
+
+def keeps():
+    sum(range(400_000))
+
+data = bytes(range(256)) * 100
+
+def lets_go():
+    for _ in range(20):
+        zlib.crc32(data)
+    zlib.compress(data * 4, 1)
+
+numbers = list(range(100_000))
+
+def nothing():
+    pass
+
+def multiply():
+    x = numbers * 16
+    del x
+    nothing()
+
+lock = threading.Lock()
+
+class Buffer:
+    def repeated(self):
+        return numbers * 8  # in Buffer
+
+def add(name, began):
+    report["operators"][name] = report["operators"].get(name, 0) + time.monotonic() - began
+
+def hold():
+    while not is_over:
+        with lock:  # in another thread
+            time.sleep(0.003)
+        time.sleep(0.001)
+
+def operators(buffer):
+    x = None; began = time.monotonic()
+    x = -1 in numbers
+    add("x = -1 in numbers", began)
+    x = None; began = time.monotonic()
+    x = numbers[10:90_000] * 4
+    add("x = numbers[10:90_000] * 4", began)
+    x = None; began = time.monotonic()
+    x = buffer.repeated()
+    add("return numbers * 8  # in Buffer", began)
+    x = None; began = time.monotonic()
+    with lock:
+        add("with lock:", began)
+
+sleeper = threading.Thread(target=nap)
+sleeper.start()
+with span("work"):
+    spin_for(1.2)
+sleeper.join()
+other = threading.Thread(target=work_beside)
+other.start()
+with span("join"):
+    other.join()
+with span("sleep"):
+    for _ in range(2):
+        time.sleep(0.9)
+with span("parts"):
+    end = time.thread_time() + 2.2
+    while time.thread_time() < end:
+        for f in (spin, calls, keeps, lets_go):
+            began = time.monotonic()
+            f()
+            report["parts"][f.__name__] = (
+                report["parts"].get(f.__name__, 0) + time.monotonic() - began
+            )
+with span("begin"):
+    end = time.thread_time() + 0.8
+    while time.thread_time() < end:
+        multiply()
+is_over = False
+holder = threading.Thread(target=hold)
+holder.start()
+with span("operators"):
+    buffer, end = Buffer(), time.thread_time() + 1.6
+    while time.thread_time() < end:
+        operators(buffer)
+is_over = True
+holder.join()
+print(json.dumps(report))
+"""
+
+
+class Phases(NamedTuple):
+    """The profile of `PHASES`.
+
+    Attributes:
+        script: its file.
+        process: its only process.
+        report: what it measured of itself.
+    """
+
+    script: Path
+    process: Process
+    report: dict[str, Any]
+
+    def samples(self, phase: str, thread: int | None = None) -> list[Sample]:
+        """Return the samples of a thread (None: the main one) in a phase."""
+        number = self.process.pid if thread is None else thread
+        samples = self.process.samples
+        return [one for one in samples if (one.thread, one.path) == (number, (phase,))]
+
+    def leaf(self, sample: Sample) -> Frame:
+        """Return the innermost frame of a sample."""
+        return self.process.stacks[sample.stack].frames[-1]
+
+    def line(self, text: str) -> int:
+        """Return the number of the only line with a text."""
+        lines = self.script.read_text().splitlines()
+        (number,) = (i for i, line in enumerate(lines, 1) if line.strip() == text)
+        return number
+
+
+@pytest.fixture(scope="module")
+def phases(tmp_path_factory: pytest.TempPathFactory) -> Phases:
+    """Profile the program with phases."""
+    folder = tmp_path_factory.mktemp("phases")
+    script = write(folder, PHASES)
+    done, session = record(folder, str(script), interval_s=0.005)
+    assert done.stderr == ""
+    (process,) = session.processes
+    return Phases(script, process, json.loads(done.stdout))
+
+
+def total(samples: list[Sample], what: str = "elapsed_ns") -> int:
+    return sum(getattr(one, what) for one in samples)
+
+
+def share(samples: list[Sample], what: str) -> float:
+    """Return which part of the time of samples was on a core, or queued."""
+    return total(samples, what) / total(samples)
 
 
 def about(elapsed_ns: float, expected_ns: float) -> bool:
@@ -29,63 +198,23 @@ def about(elapsed_ns: float, expected_ns: float) -> bool:
     return 0.6 < elapsed_ns / expected_ns < 1.6
 
 
-def test_threads_that_spin_and_threads_that_sleep(tmp_path) -> None:
-    script = write(
-        tmp_path,
-        """
-        import threading, time
-        import numpy
-        from hotloop.timing import span
-
-        numbers = {}
-
-        def sleep():
-            numbers["sleep"] = threading.get_native_id()
-            with span("nap"):
-                time.sleep(1.5)
-
-        def spin():
-            end = time.monotonic() + 1.5
-            while time.monotonic() < end:
-                sum(range(100))
-
-        other = threading.Thread(target=sleep)
-        other.start()
-        with span("work"):
-            spin()
-        other.join()
-        print(numbers["sleep"])
-        """,
-    )
-    done, session = record(tmp_path, str(script))
-    assert done.stderr == ""
-    (process,) = session.processes
-    sleeper = int(done.stdout)
-    assert {(one.thread, one.path) for one in process.samples} >= {
-        (process.pid, ("work",)),
-        (sleeper, ("nap",)),
-    }
-    on_core = share(process, process.pid, ("work",), "on_core_ns")
-    queued = share(process, process.pid, ("work",), "queued_ns")
+def test_a_thread_that_spins_and_a_thread_that_sleeps(phases: Phases) -> None:
+    process = phases.process
+    spinning, sleeping = phases.samples("work"), phases.samples("nap", phases.report["ids"]["nap"])
     # Others may have the cores; what the thread never does is block, but for the lock of Python.
-    assert on_core > 0.2
-    assert on_core + queued > 0.7
-    assert share(process, sleeper, ("nap",), "on_core_ns") < 0.05
-    assert share(process, sleeper, ("nap",), "queued_ns") < 0.05
+    assert share(spinning, "on_core_ns") > 0.2
+    assert share(spinning, "on_core_ns") + share(spinning, "queued_ns") > 0.7
+    assert share(sleeping, "on_core_ns") < 0.05
+    assert share(sleeping, "queued_ns") < 0.05
     # All of the time is accounted for.
-    elapsed = sum(one.elapsed_ns for one in process.samples if one.path == ("work",))
-    assert elapsed == pytest.approx(process.tree.find("work").total_ns, rel=0.1)
-    spun = [
-        process.stacks[one.stack]
-        for one in process.samples
-        if one.path == ("work",) and process.stacks[one.stack].frames[-1].function == "spin"
-    ]
-    assert spun
+    assert total(spinning) == pytest.approx(process.tree.find("work").total_ns, rel=0.1)
+    stacks = [process.stacks[one.stack] for one in spinning]
+    spun = [stack for stack in stacks if stack.frames[-1].function == "spin_for"]
     # From the script's first frame on: nothing of what runs it.
-    assert [one.function for one in spun[0].frames] == ["<module>", "spin"]
-    assert spun[0].frames[0].file == str(script)
-    assert spun[0].lines[0] == 20
-    assert {stack.lines[1] for stack in spun} <= {14, 15}
+    assert [one.function for one in spun[0].frames] == ["<module>", "spin_for"]
+    assert spun[0].frames[0].file == str(phases.script)
+    lines = phases.script.read_text().splitlines()
+    assert lines[spun[0].lines[0] - 2].strip() == 'with span("work"):'
     # What the sampler took, and what the kernel knows.
     assert 0 < process.own_ns < 0.2 * process.duration_ns
     assert {one.number for one in process.threads} >= {process.pid}
@@ -94,6 +223,77 @@ def test_threads_that_spin_and_threads_that_sleep(tmp_path) -> None:
     assert sum(last.by_stack.values()) == sum(last.by_path.values())
     assert last.resident > 1_000_000
     assert process.cpu_ns > 0.2e9
+
+
+def test_the_main_thread_is_seen_while_it_waits_and_while_others_work(phases: Phases) -> None:
+    waiting = phases.samples("join")
+    beside = [x for x in phases.process.samples if x.thread == phases.report["ids"]["beside"]]
+    assert about(total(waiting), 1.2e9)
+    assert share(waiting, "on_core_ns") < 0.1
+    assert about(total(beside), 1.2e9)
+    assert {phases.leaf(one).function for one in beside if one.count > 2} == {"spin_for"}
+
+
+@needs_ticker
+def test_a_thread_that_sleeps_costs_next_to_nothing(phases: Phases) -> None:
+    """It is not looked at again, and all of its time is accounted for."""
+    asleep = phases.samples("sleep")
+    assert about(total(asleep), 1.8e9)
+    assert 100 < sum(one.count for one in asleep) < 600
+    assert total(asleep, "on_core_ns") < 0.05e9
+    # In each period, not when it wakes.
+    assert all(sum(period.by_stack.values()) > 10 for period in phases.process.periods[:-1])
+    # Some 1 % on an idle machine at this interval, more on a loaded one.
+    assert phases.process.own_ns < 0.05 * phases.process.duration_ns
+
+
+@needs_ticker
+def test_time_is_attributed_to_the_function_that_took_it(phases: Phases) -> None:
+    """In Python, in long calls that keep the GIL, in short ones that don't: by its own clock."""
+    spent = phases.report["parts"]
+    seen = dict.fromkeys(spent, 0)
+    for one in phases.samples("parts"):
+        names = {frame.function for frame in phases.process.stacks[one.stack].frames}
+        for name in names & set(spent):
+            seen[name] += one.elapsed_ns
+    for name, own_s in spent.items():
+        expected = own_s / sum(spent.values())
+        assert seen[name] / sum(seen.values()) == pytest.approx(expected, abs=0.07), (seen, spent)
+
+
+@needs_ticker
+def test_a_function_that_has_just_begun_has_taken_no_time(phases: Phases) -> None:
+    """A call of C that no instruction looks after, here an operator, ends before the next call."""
+    seen: dict[str, int] = {}
+    for one in phases.samples("begin"):
+        leaf = phases.leaf(one).function
+        seen[leaf] = seen.get(leaf, 0) + one.count
+    assert seen["multiply"] > 0.8 * sum(seen.values())
+    assert seen.get("nothing", 0) <= 2
+
+
+@pytest.mark.skipif(
+    _ticker is None or sys.version_info >= (3, 13), reason="frames are not looked at without asking"
+)
+def test_operators_are_seen_at_their_own_lines(phases: Phases) -> None:
+    """None of them looks for requests: a thread that is asked answers some lines further on."""
+    spent = {phases.line(text): seconds for text, seconds in phases.report["operators"].items()}
+    seen = dict.fromkeys(spent, 0)
+    for one in phases.samples("operators"):
+        line = phases.process.stacks[one.stack].lines[-1]
+        if line in seen:
+            seen[line] += one.elapsed_ns
+    for line, own_s in spent.items():
+        expected = own_s / sum(spent.values())
+        assert seen[line] / sum(seen.values()) == pytest.approx(expected, abs=0.12), (seen, spent)
+    assert sum(seen.values()) > 0.75 * sum(spent.values()) * 1e9
+
+
+def test_a_line_is_written_about_once_a_second(phases: Phases) -> None:
+    """Also after the first, which takes long, since it loads what it needs."""
+    ends = [period.end_ns for period in phases.process.periods]
+    assert len(ends) >= 4
+    assert max(b - a for a, b in itertools.pairwise(ends)) < 2.5e9
 
 
 def test_threads_that_follow_one_another_are_told_apart(tmp_path) -> None:
@@ -143,13 +343,13 @@ def test_a_fork_has_samples_of_its_own(tmp_path) -> None:
                 pass
 
         with span("before"):
-            spin(1.2)
+            spin(0.7)
         children = []
         for _ in range(2):
             pid = os.fork()
             if pid == 0:
                 with span("in child"):
-                    spin(1.3)
+                    spin(0.8)
                 sys.exit(0)
             children.append(pid)
         quick = [os.fork() for _ in range(1)]
@@ -172,7 +372,7 @@ def test_a_fork_has_samples_of_its_own(tmp_path) -> None:
         child = by_pid[pid]
         assert {path for path, _ in child.tree.walk()} == {("in child",)}
         elapsed = sum(one.elapsed_ns for one in child.samples if one.path == ("in child",))
-        assert about(elapsed, 1.3e9)
+        assert about(elapsed, 0.8e9)
         assert {one.thread for one in child.samples} == {pid}
         assert child.parent_pid == session.main.pid
     ends = [period.end_ns for period in session.main.periods]
@@ -187,7 +387,7 @@ def test_many_forks_do_not_keep_the_sampler_from_looking(tmp_path) -> None:
         tmp_path,
         """
         import os, time
-        end = time.monotonic() + 1.2
+        end = time.monotonic() + 0.8
         n = 0
         while time.monotonic() < end:
             pid = os.fork()
@@ -201,8 +401,8 @@ def test_many_forks_do_not_keep_the_sampler_from_looking(tmp_path) -> None:
     done, session = record(tmp_path, str(script))
     assert int(done.stdout) > 20
     assert len(session.processes) == 1
-    assert sum(one.elapsed_ns for one in session.main.samples) > 0.8e9
-    assert sum(one.count for one in session.main.samples) > 30
+    assert sum(one.elapsed_ns for one in session.main.samples) > 0.5e9
+    assert sum(one.count for one in session.main.samples) > 20
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
@@ -272,9 +472,7 @@ def test_a_program_that_closes_what_it_does_not_know(tmp_path) -> None:
 
         def work(name, seconds):
             with span(name):
-                end = time.monotonic() + seconds
-                while time.monotonic() < end:
-                    sum(range(1000))
+                time.sleep(seconds)
 
         work("before", 1.5)
         os.closerange(3, 256)
@@ -358,7 +556,7 @@ def test_what_a_program_drops_is_gone(tmp_path) -> None:
             return weakref.ref(thing)
 
         gc.disable()
-        end = time.monotonic() + 1.0
+        end = time.monotonic() + 0.6
         dropped = []
         while time.monotonic() < end:
             dropped.append(work())
@@ -404,62 +602,6 @@ def test_a_recording_that_ends_before_a_line_is_written_is_found(tmp_path) -> No
     assert session.main.tree.find("short").count == 1
 
 
-@pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
-def test_time_is_told_where_it_went(tmp_path) -> None:
-    """In Python, in long calls that keep the GIL, in short ones that don't: by its own clock."""
-    script = write(
-        tmp_path,
-        """
-        import json, time, zlib
-
-        data = bytes(range(256)) * 100
-        spent = {}
-
-        def spin():
-            x = 0
-            for i in range(40_000):
-                x += i * i
-
-        def nested(depth=60):
-            return nested(depth - 1) if depth else None
-
-        def calls():
-            for _ in range(500):
-                nested()
-
-        def keeps():
-            sum(range(400_000))
-
-        def lets_go():
-            for _ in range(20):
-                zlib.crc32(data)
-            zlib.compress(data * 4, 1)
-
-        end = time.monotonic() + 6
-        while time.monotonic() < end:
-            for f in (spin, calls, keeps, lets_go):
-                began = time.monotonic()
-                f()
-                spent[f.__name__] = spent.get(f.__name__, 0) + time.monotonic() - began
-        print(json.dumps(spent))
-        """,
-    )
-    done, session = record(tmp_path, str(script))
-    assert done.stderr == ""
-    spent = json.loads(done.stdout)
-    seen = dict.fromkeys(spent, 0)
-    (process,) = session.processes
-    for one in process.samples:
-        names = [frame.function for frame in process.stacks[one.stack].frames]
-        for name in set(names) & set(spent):
-            seen[name] += one.elapsed_ns
-    for name, own_s in spent.items():
-        share = own_s / sum(spent.values())
-        assert seen[name] / sum(seen.values()) == pytest.approx(share, abs=0.06), (seen, spent)
-    # A core's share, its own and what it has the program do.
-    assert process.own_ns < 0.05 * process.duration_ns  # 0.01 where nothing else runs
-
-
 def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> None:
     script = write(
         tmp_path,
@@ -468,14 +610,14 @@ def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> No
         from hotloop.timing import span
 
         def spin():
-            end = time.monotonic() + 1.0
+            end = time.monotonic() + 0.8
             while time.monotonic() < end:
                 sum(range(100))
 
         with span("work"):
             spin()
         with span("nap"):
-            time.sleep(1.0)
+            time.sleep(0.8)
         """,
     )
     done, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING="1")
@@ -485,182 +627,17 @@ def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> No
     for one in process.samples:
         if one.path in elapsed:
             elapsed[one.path] += one.elapsed_ns
-    assert about(elapsed["work",], 1e9)
-    assert about(elapsed["nap",], 1e9)
+    assert about(elapsed["work",], 0.8e9)
+    assert about(elapsed["nap",], 0.8e9)
     leaves = {
         process.stacks[one.stack].frames[-1].function
         for one in process.samples
-        if one.path == ("work",)
+        if one.path == ("work",) and one.count > 2
     }
     assert leaves == {"spin"}
 
 
-@pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
-def test_who_does_not_run_is_not_looked_at_again(tmp_path) -> None:
-    """A process that sleeps costs next to nothing, and all of its time is told."""
-    script = write(
-        tmp_path,
-        """
-        import time
-        for _ in range(3):
-            time.sleep(0.9)
-        """,
-    )
-    _, session = record(tmp_path, str(script))
-    (process,) = session.processes
-    asleep = [one for one in process.samples if process.stacks[one.stack].lines[-1] == 3]
-    assert about(sum(one.elapsed_ns for one in asleep), 2.7e9)
-    assert 80 < sum(one.count for one in asleep) < 400
-    assert sum(one.on_core_ns for one in asleep) < 0.05e9
-    # In each period, not when it wakes.
-    assert all(sum(period.by_stack.values()) > 10 for period in process.periods[:-1])
-    # Some 0.5 % on an idle machine, three times that on a loaded one.
-    assert process.own_ns < 0.05 * process.duration_ns
-
-
-@pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
-def test_a_function_that_has_just_begun_has_taken_no_time(tmp_path) -> None:
-    """A call of C that no instruction looks after, here an operator, ends before the next call."""
-    script = write(
-        tmp_path,
-        """
-        import time
-
-        numbers = list(range(200_000))
-
-        def nothing():
-            pass
-
-        def multiply():
-            x = numbers * 8
-            del x
-            nothing()
-
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
-            multiply()
-        """,
-    )
-    _, session = record(tmp_path, str(script))
-    (process,) = session.processes
-    seen: dict[str, int] = {}
-    for one in process.samples:
-        leaf = process.stacks[one.stack].frames[-1].function
-        seen[leaf] = seen.get(leaf, 0) + one.count
-    assert seen["multiply"] > 0.8 * sum(seen.values())
-    assert seen.get("nothing", 0) <= 2
-
-
-@pytest.mark.skipif(
-    _ticker is None or sys.version_info >= (3, 13), reason="frames are not looked at without asking"
-)
-def test_operators_are_told_at_their_own_lines(tmp_path) -> None:
-    """None of them looks for requests: whoever is asked meanwhile answers some lines further on."""
-    script = write(
-        tmp_path,
-        """
-        import json, threading, time
-
-        numbers = list(range(100_000))
-        lock = threading.Lock()
-        spent = {}
-
-        class Buffer:
-            def repeated(self):
-                return numbers * 8
-
-        def told(line, began):
-            spent[line] = spent.get(line, 0) + time.monotonic() - began
-
-        def hold():
-            while True:
-                with lock:
-                    time.sleep(0.003)
-                time.sleep(0.001)
-
-        def main(buffer):
-            x = None; began = time.monotonic()
-            x = -1 in numbers  # 22
-            told(22, began)
-            x = None; began = time.monotonic()
-            x = numbers[10:90_000] * 4  # 25
-            told(25, began)
-            x = None; began = time.monotonic()
-            x = buffer.repeated()
-            told(9, began)
-            x = None; began = time.monotonic()
-            with lock:  # 31
-                told(31, began)
-
-        threading.Thread(target=hold, daemon=True).start()
-        buffer, end = Buffer(), time.monotonic() + 5
-        while time.monotonic() < end:
-            main(buffer)
-        print(json.dumps(spent))
-        """,
-    )
-    done, session = record(tmp_path, str(script))
-    assert done.stderr == ""
-    spent = {int(line): seconds for line, seconds in json.loads(done.stdout).items()}
-    seen = dict.fromkeys(spent, 0)
-    (process,) = session.processes
-    for one in process.samples:
-        line = process.stacks[one.stack].lines[-1]
-        if one.thread == process.pid and line in seen:
-            seen[line] += one.elapsed_ns
-    for line, own_s in spent.items():
-        share = own_s / sum(spent.values())
-        assert seen[line] / sum(seen.values()) == pytest.approx(share, abs=0.12), (seen, spent)
-    assert sum(seen.values()) > 0.75 * sum(spent.values()) * 1e9
-
-
-def test_the_main_thread_is_seen_while_it_waits_and_while_others_work(tmp_path) -> None:
-    script = write(
-        tmp_path,
-        """
-        import threading, time
-
-        def spin():
-            end = time.monotonic() + 1.5
-            while time.monotonic() < end:
-                pass
-
-        other = threading.Thread(target=spin)
-        other.start()
-        other.join()
-        time.sleep(0.5)
-        """,
-    )
-    _, session = record(tmp_path, str(script))
-    (process,) = session.processes
-    of_main = [one for one in process.samples if one.thread == process.pid]
-    of_other = [one for one in process.samples if one.thread != process.pid]
-    assert about(sum(one.elapsed_ns for one in of_main), 2.0e9)
-    assert sum(one.on_core_ns for one in of_main) < 0.2e9
-    assert about(sum(one.elapsed_ns for one in of_other), 1.5e9)
-    leaves = {process.stacks[one.stack].frames[-1].function for one in of_other if one.count > 2}
-    assert leaves == {"spin"}
-
-
-def test_a_line_is_written_about_once_a_second(tmp_path) -> None:
-    """Also after the first, which takes long, since it loads what it needs."""
-    script = write(
-        tmp_path,
-        """
-        import time
-        import numpy
-        end = time.monotonic() + 5
-        while time.monotonic() < end:
-            numpy.ones(10).sum()
-        """,
-    )
-    _, session = record(tmp_path, str(script))
-    ends = [period.end_ns for period in session.main.periods]
-    assert len(ends) >= 4
-    assert max(b - a for a, b in itertools.pairwise(ends)) < 2.5e9
-
-
-@pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
+@needs_ticker
 def test_each_sampler_counts_its_own_cost(tmp_path) -> None:
     """A forked child's begins with what its parent's has left in memory."""
     script = write(

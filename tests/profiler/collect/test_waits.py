@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -14,69 +13,63 @@ from tests.profiler.programs import record, write
 pytestmark = pytest.mark.skipif(_ticker is None, reason="the extension tells")
 
 # Each waits at one line, for about as long as it computes at another.
+# Each waits at one line, for about as long as it computes at another: what comes first, the line.
 PROGRAMS = {
-    "sleep": ("import time", "time.sleep(0.006)"),
+    "sleep": ("", "time.sleep(0.01)"),
     "lock": (
         """
-        import queue, threading, time
-        asked, answers = queue.Queue(), queue.Queue()
+asked, answers = queue.Queue(), queue.Queue()
 
-        def answer():
-            while asked.get():
-                time.sleep(0.006)
-                answers.put(1)
+def answer():
+    while asked.get():
+        time.sleep(0.01)
+        answers.put(1)
 
-        threading.Thread(target=answer, daemon=True).start()
-        """,
+threading.Thread(target=answer, daemon=True).start()
+""",
         "asked.put(1); answers.get()",
     ),
     "pipe": (
         """
-        import multiprocessing, time
+def answer_pipe(pipe):
+    while pipe.recv():
+        time.sleep(0.01)
+        pipe.send(1)
 
-        def answer(pipe):
-            while pipe.recv():
-                time.sleep(0.006)
-                pipe.send(1)
-
-        ours, theirs = multiprocessing.get_context("fork").Pipe()
-        fork = multiprocessing.get_context("fork").Process(
-            target=answer, args=(theirs,), daemon=True
-        )
-        fork.start()
-        """,
+ours, theirs = multiprocessing.get_context("fork").Pipe()
+fork = multiprocessing.get_context("fork").Process(target=answer_pipe, args=(theirs,), daemon=True)
+fork.start()
+""",
         "ours.send(1); ours.recv()",
     ),
     "network": (
         """
-        import os, socket, time
-        listening = socket.create_server(("127.0.0.1", 0))
-        if os.fork() == 0:
-            asked, _ = listening.accept()
-            while asked.recv(1):
-                time.sleep(0.006)
-                asked.send(b"1")
-            os._exit(0)
-        ours = socket.create_connection(listening.getsockname())
-        """,
-        'ours.send(b"1"); ours.recv(1)',
+listening = socket.create_server(("127.0.0.1", 0))
+if os.fork() == 0:
+    connection, _ = listening.accept()
+    while connection.recv(1):
+        time.sleep(0.01)
+        connection.send(b"1")
+    os._exit(0)
+peer = socket.create_connection(listening.getsockname())
+""",
+        'peer.send(b"1"); peer.recv(1)',
     ),
-    "child": (
-        "import os, time",
-        "os.waitpid(os.posix_spawn('/bin/sleep', ['sleep', '0.01'], {}), 0)",
-    ),
+    "child": ("", "os.waitpid(os.posix_spawn('/bin/sleep', ['sleep', '0.01'], {}), 0)"),
 }
 
 
+IMPORTS = "import multiprocessing, os, queue, socket, threading, time\n"
 COMPUTES = """
-def compute():
+def compute_before_{wait}():
     total = 0
     for i in range(60_000):
-        total += i * i
+        total += i * i  # before {wait}
     return total
 
-for _ in range(120):
-    compute()
+for _ in range(80):
+    compute_before_{wait}()
+    {line}
 """
 
 
@@ -97,17 +90,29 @@ def waits_at(process: Process, text: str, script: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("wait", PROGRAMS)
-def test_what_a_line_waits_for(tmp_path: Path, wait: str) -> None:
-    begins, waits = PROGRAMS[wait]
-    script = write(tmp_path, dedent(begins) + COMPUTES + f"    {waits}\n")
-    done, session = record(tmp_path, str(script))
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Process]:
+    """Profile one program that waits for all of them, one after another."""
+    folder = tmp_path_factory.mktemp("waits")
+    parts = [
+        begins + COMPUTES.format(wait=wait, line=line) for wait, (begins, line) in PROGRAMS.items()
+    ]
+    script = folder / "script.py"
+    script.write_text(IMPORTS + "\n".join(parts))
+    done, session = record(folder, str(script))
     assert done.returncode == 0, done.stderr
-    found = waits_at(session.main, waits, script)
+    return script, session.main
+
+
+@pytest.mark.parametrize("wait", PROGRAMS)
+def test_what_a_line_waits_for(waiting: tuple[Path, Process], wait: str) -> None:
+    script, process = waiting
+    found = waits_at(process, PROGRAMS[wait][1], script)
     assert max(found, key=lambda name: found[name]) == wait, found
     # And the line beside it is not: a wait belongs to where it was.
-    beside = waits_at(session.main, "total += i * i", script)
+    beside = waits_at(process, f"total += i * i  # before {wait}", script)
     assert beside["on core"] > 0.5 * sum(beside.values()), beside
+    assert not process.facts.keys() & {"is_traced", "traces_memory"}
 
 
 def test_a_thread_that_waits_for_the_interpreter_s_lock(tmp_path: Path) -> None:
@@ -122,7 +127,7 @@ def test_a_thread_that_waits_for_the_interpreter_s_lock(tmp_path: Path) -> None:
 
         done = False
         threading.Thread(target=spin).start()
-        until = time.perf_counter() + 1.5
+        until = time.perf_counter() + 0.8
         while time.perf_counter() < until:
             sum(range(101))
         done = True
@@ -183,7 +188,3 @@ def test_debug_modes_are_told(tmp_path: Path) -> None:
     )
     _, session = record(tmp_path, str(script))
     assert session.main.facts.keys() >= {"is_traced", "traces_memory"}
-    other = tmp_path / "other"
-    other.mkdir()
-    _, session = record(other, str(write(other, "import time\ntime.sleep(0.3)\n")))
-    assert not session.main.facts.keys() & {"is_traced", "traces_memory"}

@@ -1,0 +1,181 @@
+"""Users' functions are compiled once: what is kept is found by all that they refer to."""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+import pytest
+
+from hotloop import cache
+from hotloop.bandits import EpsilonGreedy, Gaussian, JittedAgent, JittedEnvironment, jitted, run
+from hotloop.bandits import user_code as code
+from hotloop.bandits.user_code import fingerprint
+from hotloop.errors import BanditError
+from hotloop.numba_tools import CFunc
+
+SCALE, TABLE, SAME_TABLE = 2.0, np.array([1.0, 2.0]), np.array([1.0, 2.0])
+
+
+def make_reward(source, **names):
+    """Compile source text that defines `reward`; `names` are its globals."""
+    space = {"math": math, "np": np, **names}
+    exec(f"def reward(state, params, step, arm, uniform):\n    {source}", space)
+    return space["reward"]
+
+
+def closure(value):
+    def reward(state, params, step, arm, uniform):
+        return value
+
+    return reward
+
+
+def with_default(value):
+    def reward(state, params, step, arm, uniform, extra=value):
+        return extra
+
+    return reward
+
+
+def recursive(number):
+    return 1 if number < 2 else number * recursive(number - 1)
+
+
+def test_functions_that_do_the_same_have_the_same_fingerprint():
+    assert fingerprint(closure(1.0)) == fingerprint(closure(1.0))
+    plain = make_reward("return math.sqrt(SCALE) + TABLE[arm]", SCALE=SCALE, TABLE=TABLE)
+    copy = make_reward("return math.sqrt(SCALE) + TABLE[arm]", SCALE=SCALE, TABLE=SAME_TABLE)
+    assert fingerprint(plain) == fingerprint(copy)
+    assert fingerprint(numba.njit(plain)) == fingerprint(numba.njit(copy))
+    assert fingerprint(recursive) == fingerprint(recursive) is not None
+
+
+def test_functions_that_differ_in_anything_have_other_fingerprints():
+    helper = make_reward("return 1.0")
+    other_helper = make_reward("return 2.0")
+    functions = [
+        make_reward("return 1.0"),
+        make_reward("return 1"),
+        make_reward("return 2.0"),
+        make_reward("return -0.0"),
+        make_reward("return 0.0"),
+        make_reward("return math.sin(arm)"),
+        make_reward("return np.sin(arm)"),
+        make_reward("return SCALE", SCALE=2.0),
+        make_reward("return SCALE", SCALE=3.0),
+        make_reward("return SCALE", SCALE=np.float32(2)),
+        make_reward("return TABLE[arm]", TABLE=TABLE),
+        make_reward("return TABLE[arm]", TABLE=TABLE + 1),
+        make_reward("return TABLE[arm]", TABLE=TABLE.astype(np.float32)),
+        make_reward("return helper(state, params, step, arm, uniform)", helper=helper),
+        make_reward("return helper(state, params, step, arm, uniform)", helper=other_helper),
+        make_reward(
+            "return helper(state, params, step, arm, uniform)", helper=numba.njit(other_helper)
+        ),
+        make_reward("return len(state)"),
+        make_reward("return len(state)", len=abs),
+        make_reward("return (lambda x: x + 1.0)(step)"),
+        make_reward("return (lambda x: x + 2.0)(step)"),
+        closure(1.0),
+        closure(2.0),
+        closure((1.0, 2.0)),
+        with_default(1.0),
+        with_default(2.0),
+        numba.njit(closure(1.0)),
+        numba.njit(fastmath=True)(closure(1.0)),
+        recursive,
+    ]
+    digests = [fingerprint(function) for function in functions]
+    assert None not in digests
+    assert len(set(digests)) == len(functions)
+    first, second = functions[:2]
+    assert fingerprint(first, second) != fingerprint(second, first)
+
+
+def test_a_function_that_refers_to_something_unknown_has_no_fingerprint():
+    class Settings:
+        scale = 2.0
+
+    assert fingerprint(closure(Settings())) is None
+    assert fingerprint(make_reward("return cache.SCALE", cache=cache)) is None
+    assert fingerprint(closure([1.0])) is None
+    assert fingerprint(closure(np.array(["text"]))) is None
+
+
+def test_another_version_has_other_fingerprints(monkeypatch):
+    before = fingerprint(closure(1.0))
+    monkeypatch.setattr(code, "compiler_version", lambda: ("0.1",))
+    assert fingerprint(closure(1.0)) not in (before, None)
+
+
+def play(value):
+    environment = JittedEnvironment(num_arms=2, reward=closure(value))
+    return run(EpsilonGreedy(), environment, num_runs=3, num_steps=4).mean_reward.mean
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """The number of functions that are compiled, in an empty cache."""
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    count, compile_anew = [], CFunc._compile_uncached
+    monkeypatch.setattr(
+        CFunc, "_compile_uncached", lambda self: (count.append(1), compile_anew(self))[1]
+    )
+    return count
+
+
+def forget(monkeypatch):
+    """Have the parts made anew, as in a new process."""
+    for name in ("_agent_parts", "_environment_parts"):
+        function = getattr(jitted, name).__wrapped__
+        monkeypatch.setattr(jitted, name, jitted._shared(function))
+
+
+def test_compiled_code_is_kept_between_agents_and_between_processes(compiled, monkeypatch):
+    forget(monkeypatch)
+    assert play(0.75) == 0.75
+    assert (number := len(compiled)) >= 2
+    assert play(0.75) == 0.75
+    assert len(compiled) == number
+    forget(monkeypatch)
+    assert play(0.75) == 0.75
+    assert len(compiled) == number
+    # Another value is another function, and a damaged file is made again.
+    assert play(0.5) == 0.5
+    assert len(compiled) > number
+    number = len(compiled)
+    for kept in cache.kept():
+        kept.path.write_bytes(b"damaged")
+    forget(monkeypatch)
+    assert play(0.75) == 0.75
+    assert len(compiled) > number
+
+
+def test_code_that_cannot_be_kept_is_compiled_and_runs(compiled, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file")
+    forget(monkeypatch)
+    assert play(0.25) == 0.25
+    assert cache.kept() == []
+
+
+def test_an_agent_from_the_cache_still_reports_what_its_functions_raise(compiled, monkeypatch):
+    def choose(state, params, step, uniform):
+        if step == 3:
+            raise ValueError("no")
+        return 0
+
+    def update(state, params, step, arm, reward):
+        pass
+
+    messages = []
+    for _ in range(2):
+        forget(monkeypatch)
+        agent = JittedAgent(choose=choose, update=update, state_size=1)
+        with pytest.raises(BanditError, match=r"agent 'own' raised .* at step 3") as caught:
+            run(agent, Gaussian(num_arms=2), num_runs=3, num_steps=7)
+        messages.append(str(caught.value))
+        number = len(compiled)
+    assert messages[0] == messages[1]
+    assert len(compiled) == number
