@@ -125,6 +125,33 @@ def test_clearing(directory):
     assert cache.clear() == []
 
 
+def test_torchs_compiler_has_a_folder_in_it(directory, monkeypatch):
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    monkeypatch.delenv(variable, raising=False)
+    with cache.inductor_directory():
+        folder = Path(os.environ[variable])
+        (folder / "triton").mkdir()
+        (folder / "triton" / "kernel").write_bytes(b"code")
+    assert variable not in os.environ
+    assert folder.parent == directory
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+    assert [(one.path, one.size) for one in cache.kept()] == [(folder, 4)]
+    assert [one.path for one in cache.clear()] == [folder]
+    assert list(directory.iterdir()) == []
+    monkeypatch.setenv(variable, "the user's own")
+    with cache.inductor_directory():
+        assert os.environ[variable] == "the user's own"
+
+
+def test_a_folder_that_others_may_write_is_not_for_torchs_compiler(directory, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    directory.mkdir()
+    directory.chmod(0o777)
+    with cache.inductor_directory():
+        assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    assert list(directory.iterdir()) == []
+
+
 MAKES = """
 import sys, time
 from hotloop import cache

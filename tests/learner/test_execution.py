@@ -1,6 +1,9 @@
 import copy
 import dataclasses
+import os
 import shutil
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -163,6 +166,36 @@ def test_what_can_not_be_compiled_runs_eager_or_says_so():
         execution(*arguments)
 
 
+COMPILES_AGAIN = """
+import torch
+from torch._dynamo.utils import counters
+from hotloop.learner.execution import _torch_compiled
+
+def update(state, x):
+    state[0].add_(torch.tanh(x).mean() * 2.0)
+    return state[0].sum()
+
+_torch_compiled(update, ((torch.zeros(3),), torch.ones(4, 4)), lambda message: None)
+print(counters["inductor"]["fxgraph_cache_hit"])
+"""
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_next_process_finds_what_torch_has_compiled(tmp_path):
+    """As a GPU's updates are compiled."""
+    environment = {**os.environ, "HOTLOOP_CACHE": str(tmp_path / "cache")}
+    environment["TMPDIR"] = str(tmp_path)  # where torch keeps its files by default
+    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    command = [sys.executable, "-c", COMPILES_AGAIN]
+    hits = [
+        subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        for _ in range(2)
+    ]
+    assert hits == ["0\n", "1\n"]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["inductor"]
+
+
 @dataclasses.dataclass
 class Pair:
     first: torch.Tensor
@@ -253,19 +286,6 @@ def test_a_process_may_compile_as_often_as_it_likes(monkeypatch):
             execution = Execution(partial(double), Choice(True, ""))
             assert execution(torch.ones(2), torch.ones(3)) == 3.0
             assert execution.choice.is_compiled
-
-
-@needs_compiler
-def test_an_update_that_replaces_a_tensor_is_run_all_the_same():
-    def update(state, x):
-        state.first = state.first + x
-        return x.sum()
-
-    execution = Execution(update, Choice(True, ""))
-    state = Pair(torch.zeros(2), torch.zeros(2))
-    for _ in range(3):
-        execution(state, torch.ones(2))
-    assert state.first.tolist() == [3.0, 3.0]
 
 
 @needs_compiler
