@@ -16,7 +16,6 @@ from hotloop.learner.graphs import (
     Captured,
     CapturedUpdate,
     CudaCapturing,
-    shared_with_others,
     written_by,
 )
 from hotloop.learner.lanes import Lanes
@@ -516,20 +515,6 @@ def test_on_a_gpu_auto_is_a_graph_which_is_compiled_for_long_runs():
     assert lanes.mode == "compile+cudagraph"
     for mode in ("eager", "compile", "cudagraph", "compile+cudagraph"):
         assert choose(mode, num_calls=1, flop_per_call=1, device=device).mode == mode
-
-
-@pytest.mark.parametrize(
-    ("others_gib", "told"), [(0.5, ""), (30.0, "other processes hold 30.4 of ")]
-)
-def test_a_gpu_that_others_use_too(monkeypatch, others_gib, told):
-    gib, ours, context = 2**30, 10, 0.4
-    free = int((80 - ours - context - others_gib) * gib)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 * gib))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: ours * gib)
-    note = shared_with_others(torch.device("cuda"))
-    assert note.startswith(told)
-    assert bool(note) == bool(told)
-    assert shared_with_others(torch.device("cpu")) == ""
 
 
 # --- every algorithm ------------------------------------------------------------------------------

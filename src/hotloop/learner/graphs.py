@@ -422,21 +422,3 @@ def no_synchronisation() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
-
-
-def shared_with_others(device: torch.device) -> str:
-    """Return a warning if other processes hold much of a GPU's memory; else "".
-
-    A process that holds little memory and computes a lot is not noticed. Only `nvidia-smi` shows
-    that, which is not installed everywhere.
-    """
-    if device.type != "cuda":
-        return ""
-    free, total = torch.cuda.mem_get_info(device)
-    others = total - free - torch.cuda.memory_reserved(device)
-    if others < 2 * 2**30:  # the context of a process takes some hundred MiB
-        return ""
-    return (
-        f"other processes hold {others / 2**30:.1f} of the GPU's {total / 2**30:.1f} GiB: they "
-        "take turns with this one, and both are slower"
-    )

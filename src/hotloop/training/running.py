@@ -15,7 +15,6 @@ from hotloop.envs import environment_name
 from hotloop.envs.closing import closed_in_time
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
-from hotloop.learner.graphs import shared_with_others
 from hotloop.learner.threads import FreeThreads, available_threads
 from hotloop.ops.products import gpu_arithmetic
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
@@ -272,7 +271,7 @@ class Training:
             if self._shared is None
             else learner.choose(num_lanes=self._shared.num_runs).reason
         )
-        wants_to_stop = self._reporter.begin(
+        return self._reporter.begin(
             config,
             execution=execution,
             resumed=told,
@@ -280,9 +279,6 @@ class Training:
             position=None if resumed is None else resumed.position,
             is_resumed=self._is_resumed,
         )
-        if others := shared_with_others(learner.device):
-            self._reporter.doing(others)
-        return wants_to_stop
 
     def end_iteration(
         self,
