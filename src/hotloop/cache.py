@@ -183,8 +183,12 @@ def inductor_directory() -> Iterator[None]:
     Its own default is a folder under /tmp, which others may have made first and which the next
     start of the machine removes. A folder that the user has chosen stays.
     """
-    folder = _own_directory()
-    if folder is None or _INDUCTOR_VARIABLE in os.environ:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    folder, before = _own_directory(), os.environ.get(_INDUCTOR_VARIABLE)
+    # Importing the compiler sets the variable to its default.
+    is_default = before in (None, os.path.abspath(default_cache_dir()))
+    if folder is None or not is_default:
         yield
         return
     (folder / _INDUCTOR).mkdir(mode=0o700, exist_ok=True)
@@ -193,6 +197,8 @@ def inductor_directory() -> Iterator[None]:
         yield
     finally:
         del os.environ[_INDUCTOR_VARIABLE]
+        if before is not None:
+            os.environ[_INDUCTOR_VARIABLE] = before
 
 
 def _own_directory() -> Path | None:

@@ -1,19 +1,18 @@
 import copy
 import dataclasses
-import os
 import shutil
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError
 from hotloop.learner import Choice, Execution, HyperParameters, choose
 from hotloop.learner.artefacts import Artefact, Unpackable
+from hotloop.learner.execution import _torch_compiled
 from hotloop.learner.updates import BoundUpdate
 from hotloop.ops.activations import rational_tanh, tanh
 from hotloop.ops.schedules import linear
@@ -166,34 +165,26 @@ def test_what_can_not_be_compiled_runs_eager_or_says_so():
         execution(*arguments)
 
 
-COMPILES_AGAIN = """
-import torch
-from torch._dynamo.utils import counters
-from hotloop.learner.execution import _torch_compiled
-
-def update(state, x):
-    state[0].add_(torch.tanh(x).mean() * 2.0)
-    return state[0].sum()
-
-_torch_compiled(update, ((torch.zeros(3),), torch.ones(4, 4)), lambda message: None)
-print(counters["inductor"]["fxgraph_cache_hit"])
-"""
-
-
 @needs_compiler
 @pytest.mark.slow
-def test_the_next_process_finds_what_torch_has_compiled(tmp_path):
-    """As a GPU's updates are compiled."""
-    environment = {**os.environ, "HOTLOOP_CACHE": str(tmp_path / "cache")}
-    environment["TMPDIR"] = str(tmp_path)  # where torch keeps its files by default
-    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
-    command = [sys.executable, "-c", COMPILES_AGAIN]
-    hits = [
-        subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-        for _ in range(2)
-    ]
-    assert hits == ["0\n", "1\n"]
+def test_what_torch_compiles_is_kept_in_the_cache(tmp_path, monkeypatch):
+    """As a GPU's updates are compiled: another process finds the same files."""
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+
+    def update(state, x):
+        state[0].add_(torch.tanh(x).mean() * 2.0)
+        return state[0].sum()
+
+    hits = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        before = counters["inductor"]["fxgraph_cache_hit"]
+        _torch_compiled(update, ((torch.zeros(3),), torch.ones(4, 4)), lambda message: None)
+        hits.append(counters["inductor"]["fxgraph_cache_hit"] - before)
+    assert hits == [0, 1]
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["inductor"]
+    assert any((tmp_path / "cache" / "inductor" / "fxgraph").iterdir())
 
 
 @dataclasses.dataclass
