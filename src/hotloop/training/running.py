@@ -16,7 +16,7 @@ from hotloop.envs.closing import closed_in_time
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
 from hotloop.learner.threads import FreeThreads, available_threads
-from hotloop.ops.products import gpu_arithmetic
+from hotloop.ops.products import Precision, gpu_arithmetic
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.rollouts import Rollout
@@ -393,7 +393,7 @@ def set_up_torch(
         ConfigError: there is no such device, or it can't multiply in this precision.
     """
     device = choose_device(config.device)
-    precision = getattr(config, "precision", "float32")
+    precision: Precision = getattr(config, "precision", "float32")
     if is_resumed and device.type == "cpu" and precision == "tf32":
         precision = "float32"  # the first report says that the device is another one
     gpu = exits.enter_context(gpu_arithmetic(precision, device))
