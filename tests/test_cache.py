@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from hotloop import cache
 
@@ -123,6 +124,37 @@ def test_clearing(directory):
     assert [one.size for one in cache.clear()] == [4]
     assert list(directory.iterdir()) == []
     assert cache.clear() == []
+
+
+def test_torchs_compiler_has_a_folder_in_it(directory, monkeypatch):
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    monkeypatch.delenv(variable, raising=False)
+    with cache.inductor_directory():
+        folder = Path(os.environ[variable])
+        (folder / "triton").mkdir()
+        (folder / "triton" / "kernel").write_bytes(b"code")
+    assert variable not in os.environ
+    assert folder.parent == directory
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+    assert [(one.path, one.size) for one in cache.kept()] == [(folder, 4)]
+    assert [one.path for one in cache.clear()] == [folder]
+    assert list(directory.iterdir()) == []
+    monkeypatch.setenv(variable, os.path.abspath(default_cache_dir()))  # by an import of torch's
+    with cache.inductor_directory():
+        assert os.environ[variable] == str(folder)
+    assert os.environ[variable] == os.path.abspath(default_cache_dir())
+    monkeypatch.setenv(variable, "the user's own")
+    with cache.inductor_directory():
+        assert os.environ[variable] == "the user's own"
+
+
+def test_a_folder_that_others_may_write_is_not_for_torchs_compiler(directory, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    directory.mkdir()
+    directory.chmod(0o777)
+    with cache.inductor_directory():
+        assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") in (None, default_cache_dir())
+    assert list(directory.iterdir()) == []
 
 
 MAKES = """

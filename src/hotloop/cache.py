@@ -29,6 +29,8 @@ from pathlib import Path
 # Longer than anything takes to be made: who has a lock for so long has been stopped.
 _PATIENCE_S = 600.0
 _MAKING = ".making-"
+# The folder of torch's compiler, and the variable that it is read from.
+_INDUCTOR, _INDUCTOR_VARIABLE = "inductor", "TORCHINDUCTOR_CACHE_DIR"
 
 
 def directory() -> Path:
@@ -77,6 +79,11 @@ def kept() -> list[Kept]:
                 about = path.lstat()
                 if stat.S_ISREG(about.st_mode) and "-" in path.stem and path.name[0] != ".":
                     found.append(Kept(path, about.st_size, about.st_mtime))
+                elif stat.S_ISDIR(about.st_mode) and path.name == _INDUCTOR:
+                    files = [file.lstat() for file in path.rglob("*") if file.is_file()]
+                    size = sum(file.st_size for file in files)
+                    used_s = max([about.st_mtime, *(file.st_mtime for file in files)])
+                    found.append(Kept(path, size, used_s))
     return sorted(found, key=lambda one: -one.used_s)
 
 
@@ -89,7 +96,7 @@ def clear() -> list[Kept]:
     gone: list[Kept] = []
     for one in kept():
         with contextlib.suppress(FileNotFoundError):
-            one.path.unlink()
+            shutil.rmtree(one.path) if one.path.is_dir() else one.path.unlink()
             gone.append(one)
     for rest in (*directory().glob(f"{_MAKING}*"), *directory().glob(".*.lock")):
         if rest.is_dir():
@@ -167,6 +174,31 @@ def to_be_made(key: str, suffix: str, waits: Callable[[], None] = lambda: None) 
             is_first = exits.enter_context(_locked(folder / f".{key}.lock", waits))
             found = None if is_first else find(key, suffix)
         yield Making(found, folder, key, suffix, exits)
+
+
+@contextlib.contextmanager
+def inductor_directory() -> Iterator[None]:
+    """Have torch's compiler keep its files here while the body runs.
+
+    Its own default is a folder under /tmp, which others may have made first and which the next
+    start of the machine removes. A folder that the user has chosen stays.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    folder, before = _own_directory(), os.environ.get(_INDUCTOR_VARIABLE)
+    # Importing the compiler sets the variable to its default.
+    is_default = before in (None, os.path.abspath(default_cache_dir()))
+    if folder is None or not is_default:
+        yield
+        return
+    (folder / _INDUCTOR).mkdir(mode=0o700, exist_ok=True)
+    os.environ[_INDUCTOR_VARIABLE] = str(folder / _INDUCTOR)
+    try:
+        yield
+    finally:
+        del os.environ[_INDUCTOR_VARIABLE]
+        if before is not None:
+            os.environ[_INDUCTOR_VARIABLE] = before
 
 
 def _own_directory() -> Path | None:

@@ -6,11 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError
 from hotloop.learner import Choice, Execution, HyperParameters, choose
 from hotloop.learner.artefacts import Artefact, Unpackable
+from hotloop.learner.execution import _torch_compiled
 from hotloop.learner.updates import BoundUpdate
 from hotloop.ops.activations import rational_tanh, tanh
 from hotloop.ops.schedules import linear
@@ -168,6 +170,29 @@ def test_what_can_not_be_compiled_runs_eager_or_says_so():
         execution(*arguments)
 
 
+@needs_compiler
+@pytest.mark.slow
+def test_what_torch_compiles_is_kept_in_the_cache(tmp_path, monkeypatch):
+    """As a GPU's updates are compiled: another process finds the same files."""
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+
+    def update(state, x):
+        state[0].add_(torch.tanh(x).mean() * 2.0)
+        return state[0].sum()
+
+    hits = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        before = counters["inductor"]["fxgraph_cache_hit"]
+        with torch._inductor.config.patch({"cpp.vec_isa_ok": True}):  # compiles no probes
+            _torch_compiled(update, ((torch.zeros(3),), torch.ones(4, 4)), lambda message: None)
+        hits.append(counters["inductor"]["fxgraph_cache_hit"] - before)
+    assert hits == [0, 1]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["inductor"]
+    assert any((tmp_path / "cache" / "inductor" / "fxgraph").iterdir())
+
+
 @dataclasses.dataclass
 class Pair:
     first: torch.Tensor
@@ -258,19 +283,6 @@ def test_a_process_may_compile_as_often_as_it_likes(monkeypatch):
             execution = Execution(partial(double), Choice(True, ""))
             assert execution(torch.ones(2), torch.ones(3)) == 3.0
             assert execution.choice.is_compiled
-
-
-@needs_compiler
-def test_an_update_that_replaces_a_tensor_is_run_all_the_same():
-    def update(state, x):
-        state.first = state.first + x
-        return x.sum()
-
-    execution = Execution(update, Choice(True, ""))
-    state = Pair(torch.zeros(2), torch.zeros(2))
-    for _ in range(3):
-        execution(state, torch.ones(2))
-    assert state.first.tolist() == [3.0, 3.0]
 
 
 @needs_compiler

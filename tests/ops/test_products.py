@@ -1,10 +1,15 @@
+import contextlib
 import shutil
+import warnings
+from functools import partial
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.errors import ConfigError
 from hotloop.ops import products
-from hotloop.ops.products import product, rounded
+from hotloop.ops.products import convolution, gpu_arithmetic, product, rounded, warn_of_slow
 
 
 def through_bfloat16(x):
@@ -126,6 +131,130 @@ def test_a_stack_is_one_product_after_another(monkeypatch, precision):
 def test_what_the_cpu_can_do(monkeypatch, capabilities, is_fast):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert products.has_fast_bfloat16() is is_fast
+
+
+class OnGpu(torch.Tensor):
+    """A tensor on the CPU that says that it is on a GPU."""
+
+    device = torch.device("cuda", 0)
+    is_cuda = True
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Return a function that pretends a GPU of this compute capability."""
+
+    def pretend(major):
+        class Properties:
+            pass
+
+        Properties.major = major
+        monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+        products._gpu_multiplies_bfloat16.cache_clear()
+
+    yield pretend
+    products._gpu_multiplies_bfloat16.cache_clear()
+
+
+def dtypes_multiplied(function, *operands):
+    """Return the dtypes that products and convolutions are called with."""
+    found = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.convolution):
+                found.append(args[0].dtype)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        function(*operands)
+    return found
+
+
+@pytest.mark.parametrize(("major", "dtype"), [(9, torch.bfloat16), (7, torch.float32)])
+@pytest.mark.parametrize("has_fast_cpu", [True, False])
+def test_a_gpu_multiplies_bfloat16_whatever_the_cpu_can_do(
+    monkeypatch, gpu, major, dtype, has_fast_cpu
+):
+    monkeypatch.setattr(products, "HAS_FAST_BFLOAT16", has_fast_cpu)
+    gpu(major)
+    matrix = torch.ones(4, 4).as_subclass(OnGpu)
+    assert dtypes_multiplied(product, matrix, matrix, "bfloat16") == [dtype]
+    images = torch.ones(1, 1, 4, 4).as_subclass(OnGpu)
+    kernel, bias = torch.ones(1, 1, 2, 2).as_subclass(OnGpu), torch.zeros(1)
+    convolve = partial(convolution, images, kernel, bias, 1, 0, "bfloat16")
+    assert dtypes_multiplied(convolve) == [dtype]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_slow("bfloat16", torch.device("cuda", 0))
+    assert [("this GPU has no instructions" in str(one.message)) for one in caught] == (
+        [] if major == 9 else [True]
+    )
+
+
+# --- TF32, cuDNN ----------------------------------------------------------------------------------
+
+
+def flags():
+    """Return torch's flags, by both of its interfaces."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    return {
+        "matmul": (cuda.matmul.allow_tf32, cuda.matmul.fp32_precision),
+        "convolution": (cudnn.allow_tf32, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision),
+        "cudnn": (cudnn.deterministic, cudnn.benchmark),
+    }
+
+
+@pytest.fixture
+def restored_flags():
+    before = flags()
+    yield
+    torch.backends.fp32_precision = "none"
+    products._set_float32_precision([before["matmul"][1], *before["convolution"][1:]])
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before["cudnn"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "setting"), [("float32", "ieee"), ("tf32", "tf32"), ("bfloat16", "ieee")]
+)
+def test_a_precision_sets_the_flags_of_a_gpu_and_sets_them_back(
+    gpu, restored_flags, precision, setting
+):
+    gpu(9)
+    torch.backends.cudnn.benchmark = True  # the user's own
+    before, is_on = flags(), setting == "tf32"
+    with gpu_arithmetic(precision, torch.device("cuda")) as record:
+        assert flags() == {
+            "matmul": (is_on, setting),
+            "convolution": (is_on, setting, setting),
+            "cudnn": (True, False),
+        }
+        # What the two sets of flags disagree about, torch refuses to read.
+        assert torch.get_float32_matmul_precision() == ("high" if is_on else "highest")
+        assert (record["gpu"], record["gpu_float32"]) == ("a GPU", setting)
+    assert flags() == before
+
+
+def test_flags_of_a_user_who_allowed_tf32_everywhere_do_not_count(gpu, restored_flags):
+    gpu(9)
+    torch.backends.fp32_precision = "tf32"
+    with gpu_arithmetic("float32", torch.device("cuda")):
+        assert flags()["matmul"] == (False, "ieee")
+        assert flags()["convolution"] == (False, "ieee", "ieee")
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def test_the_cpu_keeps_its_flags_and_refuses_tf32():
+    before = flags()
+    with gpu_arithmetic("float32", torch.device("cpu")) as record:
+        assert (flags(), record) == (before, {})
+    expected = "`precision` 'tf32' needs a CUDA device, .*: choose 'float32' or 'bfloat16', or set"
+    with pytest.raises(ConfigError, match=expected), gpu_arithmetic("tf32", torch.device("cpu")):
+        pass
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.rollouts import CollectionOptions
+from hotloop.rollouts.device_rows import Rows, Told
 from hotloop.rollouts.on_device import MOST_BLOCK_STEPS, DeviceEnvironments
 from tests.envs.device import toys
 from tests.learner.test_graphs import Pretended
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 N = 3
 
 
-def eager(function, name):
+def eager(function, name, *, copies_outputs=True):
     return function
 
 
@@ -153,7 +154,7 @@ def test_nothing_is_read_back_within_a_block():
             assert "nonzero" not in str(func), "a shape depends on numbers"
             return func(*args, **(kwargs or {}))
 
-    def watched(function, name):
+    def watched(function, name, *, copies_outputs=True):
         def run(*args):
             with Refusing():
                 return function(*args)
@@ -168,7 +169,7 @@ def test_nothing_is_read_back_within_a_block():
 def test_memory_that_is_written_over_does_no_harm():
     """A captured graph gives the same memory each time."""
 
-    def reusing(function, name):
+    def reusing(function, name, *, copies_outputs=True):
         kept = []
 
         def run(*args):
@@ -191,21 +192,45 @@ def test_memory_that_is_written_over_does_no_harm():
             assert same(wanted, got)
 
 
+def captured(function, name, *, copies_outputs=True):
+    """Run a function as a graph of the stand-in."""
+    device = Pretended(None)
+    choice = Choice(False, "for the test", is_captured=True)
+    execution = Execution(function, choice, name, capturing=device, copies_outputs=copies_outputs)
+
+    def run(state, *args):
+        device.state = state  # which a stand-in has to know
+        return execution(state, *args)
+
+    return run
+
+
+@pytest.mark.parametrize(("num_blocks", "num_clones"), [(1, 1), (2, 0)])
+def test_the_outputs_of_blocks_are_copied_once(monkeypatch, num_blocks, num_clones):
+    """Into the fragment; or, of a fragment that is one block, from the graph's own memory."""
+    rollout, _ = made(num_steps=num_blocks * MOST_BLOCK_STEPS, execute=captured)
+    rollout.collect()
+    clones, copies, clone, copy_ = [], [], torch.Tensor.clone, torch.Tensor.copy_
+    monkeypatch.setattr(torch.Tensor, "clone", lambda x: clones.append(x) or clone(x))
+
+    def counted(to, x):
+        if to.ndim > 1 and to.shape[0] == MOST_BLOCK_STEPS:
+            copies.append(x)
+        return copy_(to, x)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", counted)
+    (fragment,) = rollout.collect()
+    monkeypatch.undo()
+    num_outputs = len(Rows._fields) + len(Told._fields)
+    assert len(clones) == num_clones * num_outputs
+    # The stand-in writes what a replay computes into the outputs; the rest are the rollout's.
+    assert len(copies) - num_blocks * num_outputs == (1 - num_clones) * num_blocks * num_outputs
+    assert fragment.obs.shape[0] == num_blocks * MOST_BLOCK_STEPS
+
+
 @pytest.mark.parametrize("factory", [toys.counting, toys.stateful, "hotloop:CartPole"])
 def test_a_captured_graph_is_eager(factory):
     """With a stand-in for the device's: state by address, arguments and outputs copied."""
-
-    def captured(function, name):
-        device = Pretended(None)
-        choice = Choice(False, "for the test", is_captured=True)
-        execution = Execution(function, choice, name, capturing=device)
-
-        def run(state, *args):
-            device.state = state  # which a stand-in has to know
-            return execution(state, *args)
-
-        return run
-
     num_steps = 2 * MOST_BLOCK_STEPS
     one, policy = made(factory, num_steps=num_steps)
     other, same_policy = made(factory, num_steps=num_steps, execute=captured)
@@ -220,7 +245,7 @@ def test_a_captured_graph_is_eager(factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", ["hotloop:CartPole", toys.stateful])
 def test_compiled_is_eager_but_for_the_last_bits(factory):
-    def compiled(function, name):
+    def compiled(function, name, *, copies_outputs=True):
         return Execution(function, Choice(True, "for the test"), name)
 
     eager_one, _ = made(factory, num_steps=4)

@@ -1,14 +1,14 @@
-"""Artefacts: compiled updates that are kept on disk, and load in milliseconds.
+"""Artefacts: compiled updates of the CPU that are kept on disk and load in milliseconds.
 
     recording = record(update, arguments)
     artefact = load(recording) or build(recording)
 
-An update is run once on copies while its operations are written down: their names, their numbers,
-and which result goes where. That text, with all else that machine code depends on (torch's build,
-the processor, the compiler, the number of threads), is what an artefact is found by. It is built by
-AOTInductor and loaded without Dynamo and Inductor.
+An update runs once on copies while its operations are recorded: their names, their numbers, and
+the flow of results between them. An artefact's key is a digest of that record and of everything
+else that machine code depends on (torch's build, the processor, the compiler, the number of
+threads). AOTInductor builds the artefact, and it loads without Dynamo and Inductor.
 
-An artefact is machine code: it is taken from the user's own cache alone (`hotloop.cache`), never
+An artefact is machine code. It is loaded only from the user's own cache (`hotloop.cache`), never
 from a run's directory.
 """
 
@@ -39,32 +39,32 @@ from hotloop.learner.state import mapped, tensors
 from hotloop.learner.threads import graph_threads
 
 OPTIONS = {
-    # What is used more than once is computed once, where the default is to repeat up to 30
-    # operations: 0.03 ms less an update of PPO's 64×64 networks.
+    # Compute a value that is used more than once only once. The default repeats up to 30
+    # operations, which costs an update of PPO's 64×64 networks 0.03 ms.
     "realize_opcount_threshold": 15,
-    # The processor says which vectors it has: Inductor would compile and load some, for 9 s.
+    # Trust the processor's list of vector instructions. Inductor would test them for 9 s.
     "cpp.vec_isa_ok": True,
-    # The code around the kernels.
+    # Do not optimise the code around the kernels.
     "aot_inductor.compile_wrapper_opt_level": "O0",
 }
 _SUFFIX = ".so"
-# What ends a library that calls operations of ours, whose list stands before it: how long that is.
+# The end of a library that calls hotloop's own operations: the length of their list before it.
 _TRAILER = struct.Struct("<Q8s")
 _CALLS = b"hotloop\1"
 _WAITS = "compiling the update: another process compiles the same, waiting for it"
 
 
 class Unpackable(Exception):
-    """An update that can't be kept: it says why."""
+    """An update can't be packaged, for the reason in the message."""
 
 
 class Recording(NamedTuple):
-    """What an update does with arguments like some.
+    """The operations of an update, for arguments of some shapes.
 
     Attributes:
         key: 64 hexadecimal digits.
-        update, arguments: themselves; the arguments are copies.
-        gives_tuple: whether it gives several tensors or one.
+        update, arguments: the update and its arguments.
+        gives_tuple: whether the update returns several tensors or one.
     """
 
     key: str
@@ -74,11 +74,11 @@ class Recording(NamedTuple):
 
 
 def record(update: Callable[..., Any], arguments: tuple[Any, ...]) -> Recording:
-    """Run an update once on copies, and write down what it does.
+    """Run an update once on copies, and record its operations.
 
     Raises:
-        Unpackable: what it does depends on the values of its tensors, or it replaces tensors of its
-            state.
+        Unpackable: the operations depend on the values of tensors, or the update replaces tensors
+            of its state.
     """
     copies = copy.deepcopy(arguments)
     inputs = list(tensors(copies).values())
@@ -100,7 +100,7 @@ def record(update: Callable[..., Any], arguments: tuple[Any, ...]) -> Recording:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Have `torch.compiler.is_compiling()` say so, as it does while torch traces by itself."""
+    """Make `torch.compiler.is_compiling()` true, as it is while torch traces by itself."""
     before = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True
     try:
@@ -110,20 +110,20 @@ def compiling() -> Iterator[None]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down each operation, with tensors by the order in which they came up."""
+    """Record each operation, with tensors numbered in the order of their appearance."""
 
     def __init__(self, inputs: list[Tensor]) -> None:
         super().__init__()
         self._text = hashlib.sha256()
         self._numbers: dict[int, int] = {}
-        self._kept: list[Tensor] = []  # so that no number is given twice
+        self._kept: list[Tensor] = []  # so that no id is used twice
         for x in inputs:
             self._enter(x)
         self.add("inputs", [self._outline(x) for x in inputs])
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # or torch imports Dynamo, to have it leave the next method alone
+        return False  # otherwise torch imports Dynamo, to exclude the next method from it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _LOOKS_AT_VALUES:
@@ -135,8 +135,8 @@ class _Recorder(TorchDispatchMode):
                 self._enter(x)
         return result
 
-    def add(self, what: str, value: Any) -> None:
-        self._text.update(f"{what} {self._told(value)}\n".encode())
+    def add(self, label: str, value: Any) -> None:
+        self._text.update(f"{label} {self._described(value)}\n".encode())
 
     def digest(self) -> str:
         return self._text.hexdigest()
@@ -146,7 +146,7 @@ class _Recorder(TorchDispatchMode):
             self._numbers[id(x)] = len(self._numbers)
             self._kept.append(x)
 
-    def _told(self, value: Any) -> str:
+    def _described(self, value: Any) -> str:
         if isinstance(value, Tensor):
             number = self._numbers.get(id(value))
             if number is not None:
@@ -155,9 +155,9 @@ class _Recorder(TorchDispatchMode):
             content = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             return f"{self._outline(value)}:{hashlib.sha256(content).hexdigest()}"
         if isinstance(value, tuple | list):
-            return f"[{', '.join(map(self._told, value))}]"
+            return f"[{', '.join(map(self._described, value))}]"
         if isinstance(value, dict):
-            return str({name: self._told(one) for name, one in value.items()})
+            return str({name: self._described(part) for name, part in value.items()})
         return f"{type(value).__name__}({value!r})"
 
     @staticmethod
@@ -174,7 +174,7 @@ _LOOKS_AT_VALUES = {
 
 @functools.cache
 def _machine() -> str:
-    """What machine code depends on, beside what it does."""
+    """Return what machine code depends on besides the operations."""
     flags = ""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -207,27 +207,28 @@ class Artefact:
     """A compiled update: `artefact(state, arguments, tensors of the arguments)`."""
 
     def __init__(self, path: Path, gives_tuple: bool) -> None:
-        # What `torch._inductor.aoti_load_package` comes to, without importing Inductor, and without
-        # a copy of the library in a directory that a killed process leaves behind.
+        # The same as `torch._inductor.aoti_load_package`, without importing Inductor, and without a
+        # copy of the library in a directory that a killed process leaves behind.
         runners: Any = torch._C._aoti  # pyright: ignore[reportAttributeAccessIssue]
-        with _beside_its_calls(path) as found:
-            self._runner = runners.AOTIModelContainerRunnerCpu(str(found), 1)
+        with _with_list_of_calls(path) as library:
+            self._runner = runners.AOTIModelContainerRunnerCpu(str(library), 1)
         self._gives_tuple = gives_tuple
         self._state: Any = None
         self._state_tensors: list[Tensor] = []
 
-    def __call__(self, state: Any, args: tuple[Any, ...], given: list[Tensor]) -> Any:
+    def __call__(self, state: Any, args: tuple[Any, ...], leaves: list[Tensor]) -> Any:
         if state is not self._state:
             self._state, self._state_tensors = state, list(tensors(state).values())
-        outputs = self._runner.run(self._state_tensors + given)
+        outputs = self._runner.run(self._state_tensors + leaves)
         return tuple(outputs) if self._gives_tuple else outputs[0]
 
 
 @contextlib.contextmanager
-def _beside_its_calls(path: Path) -> Iterator[Path]:
-    """Give a library's path, with the list of operations that it calls beside it.
+def _with_list_of_calls(path: Path) -> Iterator[Path]:
+    """Yield a path of the library with the list of operations that it calls in a file beside it.
 
-    Torch looks for a `.json` of the same name, but keeping two files could keep one of them alone.
+    Torch reads a `.json` of the same name. The cache keeps both in one file, since of two files one
+    could be lost.
     """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -237,27 +238,27 @@ def _beside_its_calls(path: Path) -> Iterator[Path]:
             yield path
             return
         file.seek(size - _TRAILER.size - length)
-        told = file.read(length)
+        calls = file.read(length)
     with tempfile.TemporaryDirectory(prefix="hotloop-") as folder:
         link = Path(folder) / f"update{_SUFFIX}"
         link.symlink_to(path.resolve())
-        link.with_suffix(".json").write_bytes(told)
+        link.with_suffix(".json").write_bytes(calls)
         yield link
 
 
 def load(recording: Recording) -> Artefact | None:
-    """An artefact that is there; None: there is none."""
+    """Return the artefact from the cache; None: there is none."""
     path = cache.find(recording.key, _SUFFIX)
     return None if path is None else Artefact(path, recording.gives_tuple)
 
 
 def build(recording: Recording, tell: Callable[[str], None] = lambda _: None) -> Artefact:
-    """Compile, keep what came of it where that is possible, and load it.
+    """Compile the update, keep the artefact in the cache if possible, and load it.
 
-    Of several processes one builds, and the others wait for it.
+    One process builds while others that need the same artefact wait.
 
     Args:
-        tell: called with what is done next.
+        tell: called with a progress message before each stage.
     """
     with cache.to_be_made(recording.key, _SUFFIX, lambda: tell(_WAITS)) as making:
         if making.found is not None:
@@ -268,19 +269,19 @@ def build(recording: Recording, tell: Callable[[str], None] = lambda _: None) ->
 def traced(
     update: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> tuple[torch.nn.Module, tuple[Tensor, ...], bool]:
-    """Return an update as a graph of its operations, of the tensors of its arguments in order.
+    """Return an update as a graph of its operations.
 
     Args:
-        update: is run once.
-        arguments: trees of tensors, which it changes; no copies, since a state may hold a replay
-            buffer that leaves no room for another.
+        update: the update, which runs once.
+        arguments: trees of tensors, which the update changes. They are not copied, since a state
+            may hold a replay buffer that does not fit twice.
 
     Returns:
-        The graph, which gives a tuple; the tensors to call it with; whether the update gives a
-        tuple too, or one tensor.
+        The graph, which returns a tuple; the tensors to call it with; whether the update returns a
+        tuple or one tensor.
 
     Raises:
-        Unpackable: it replaces tensors of its state.
+        Unpackable: the update replaces tensors of its state.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -303,23 +304,23 @@ def traced(
 
 
 def _compiled(recording: Recording, tell: Callable[[str], None]) -> bytes:
-    """Return the library that is the compiled update."""
+    """Compile the update and return the library."""
     from torch._inductor import aoti_compile_and_package
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's about its own ways
+        warnings.simplefilter("ignore")  # torch warns of its own deprecations
         tell("compiling the update, once on this machine (some 20 s): tracing it")
         graph, inputs, _ = traced(recording.update, copy.deepcopy(recording.arguments))
         program = torch.export.export(graph, inputs, strict=False)
         tell("compiling the update: it is traced, its C++ is being compiled")
-        # In memory: torch ends the process where a package that it writes finds no room.
+        # In memory: torch ends the process if there is no room for a package on disk.
         package = io.BytesIO()
         configs = {**OPTIONS, "cpp.threads": graph_threads()}
         aoti_compile_and_package(program, package_path=package, inductor_configs=configs)
     with zipfile.ZipFile(package) as parts:
         (library,) = (name for name in parts.namelist() if name.endswith(_SUFFIX))
-        calls = library.removesuffix(_SUFFIX) + ".json"
-        if calls not in parts.namelist():
+        name = library.removesuffix(_SUFFIX) + ".json"
+        if name not in parts.namelist():
             return parts.read(library)
-        told = parts.read(calls)
-        return parts.read(library) + told + _TRAILER.pack(len(told), _CALLS)
+        calls = parts.read(name)
+        return parts.read(library) + calls + _TRAILER.pack(len(calls), _CALLS)

@@ -1,4 +1,4 @@
-"""Execution of an update: eager, compiled, as a CUDA graph; and which of them is worth it."""
+"""Execution of an update: eager, compiled or as a CUDA graph, and the choice between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -33,25 +34,44 @@ Mode = Literal["auto", "eager", "compile", "cudagraph", "compile+cudagraph"]
 """How an update is executed."""
 
 MODES = get_args(Mode)
-# Graphs of one update, for batches of different shapes: each takes memory of its own.
+# Graphs of one update, for batches of different shapes. Each takes some memory.
 MOST_GRAPHS = 8
-# What `auto` expects of one core, from measurements; it must not measure for itself, or one seed
-# would not give one run: the two ways of running differ in their last bits.
-LAUNCHES_SAVED_S = 0.85e-3  # of an update's some 130 operations
-ARITHMETIC_SAVED = 0.2  # of it, by what fuses with products of matrices
-FLOP_PER_S = 50e9
-COMPILE_S = 20.0
+
+
+class _Costs(NamedTuple):
+    """What `auto` expects of compiling an update on one kind of device.
+
+    These are constants, since a measurement would make one seed give different runs: compiled and
+    eager updates differ in their last bits.
+
+    Attributes:
+        launches_saved_s: seconds saved by fusing the small operations of an update.
+        arithmetic_saved: share saved of the arithmetic, by what fuses with matrix products.
+        flop_per_s: speed of the arithmetic.
+        compile_s: seconds that compiling takes.
+    """
+
+    launches_saved_s: float
+    arithmetic_saved: float
+    flop_per_s: float
+    compile_s: float
+
+
+_CPU = _Costs(0.85e-3, 0.2, 50e9, 20.0)  # measured: one core, an update of 130 operations
+# Estimated: eager updates have 100 to 210 operations, compiled ones 100 kernels less, at 2 µs in a
+# graph. No GPU has been measured.
+_GPU = _Costs(0.2e-3, 0.2, 20e12, 45.0)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How an update will run, and why.
+    """The way an update runs, and the reason.
 
     Attributes:
         is_compiled: compiled, or operation by operation.
         reason: a sentence for the user.
-        may_be_eager: whether to fall back if compiling fails.
-        may_be_kept: whether to take what an earlier run has compiled, where that is kept.
+        may_be_eager: whether to fall back if compiling or capturing fails.
+        may_be_kept: whether to use what an earlier run compiled, if it is in the cache.
         is_captured: whether it is replayed as a CUDA graph, compiled or not.
     """
 
@@ -63,12 +83,12 @@ class Choice:
 
     @property
     def mode(self) -> str:
-        """Return what `choose` calls it."""
+        """Return the name of this way in `Mode`."""
         parts = (("compile", self.is_compiled), ("cudagraph", self.is_captured))
         return "+".join(name for name, is_so in parts if is_so) or "eager"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the same in words."""
         parts = (("compiled", self.is_compiled), ("a CUDA graph", self.is_captured))
         return ", and ".join(name for name, is_so in parts if is_so) or "eager"
@@ -82,18 +102,18 @@ def choose(
     num_lanes: int = 1,
     device: torch.device | None = None,
 ) -> Choice:
-    """Weigh what compiling costs against the work ahead.
+    """Weigh the cost of compiling against the work ahead.
 
     Args:
-        mode: what the user asked for.
+        mode: the user's option.
         num_calls: updates in the whole run.
         flop_per_call: arithmetic of one update.
-        num_lanes: runs that each call updates. Of a sweep others want it compiled too, as
-            `cache.SHARED` says.
-        device: where it runs; None: on the CPU.
+        num_lanes: runs that each call updates. In a sweep, other runs use the same compiled
+            update, see `cache.SHARED`.
+        device: the learner's device; None: the CPU.
 
     Raises:
-        ConfigError: this machine can't do what was asked for; or there is no such mode.
+        ConfigError: there is no such mode, or this machine can't execute it.
     """
     if mode not in MODES:
         raise ConfigError(f"`execution` must be {', '.join(map(repr, MODES))}, got {mode!r}")
@@ -109,15 +129,11 @@ def choose(
         return Choice(False, "eager, as asked")
     if mode == "cudagraph":
         return Choice(False, "a CUDA graph, as asked", is_captured=True)
-    if on_gpu:  # its compiler comes with torch, and comes to hand in the first call
-        if mode == "compile":
-            return Choice(True, "compiled, as asked")
-        told = "compiled, and a CUDA graph"
-        told += ", as asked" if mode != "auto" else ": launches are what tiny networks wait for"
-        return Choice(True, told, may_be_eager=mode == "auto", is_captured=True)
-    # As torch looks for it.
+    if mode == "compile+cudagraph":
+        return Choice(True, "compiled, and a CUDA graph, as asked", is_captured=True)
+    # Torch brings the compiler for GPUs, and looks for the CPU's by this name.
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(compiler) is None:
+    if not on_gpu and shutil.which(compiler) is None:
         if mode == "compile":
             raise ConfigError(
                 f"`execution` 'compile' needs a C++ compiler, and there is no {compiler}: install "
@@ -126,48 +142,59 @@ def choose(
         return Choice(False, f"eager: there is no C++ compiler ({compiler})")
     if mode == "compile":
         return Choice(True, "compiled, as asked")
-    num_runs = cache.SHARED.runs
-    saved_s = LAUNCHES_SAVED_S + ARITHMETIC_SAVED * flop_per_call / FLOP_PER_S
+    costs, num_runs = _GPU if on_gpu else _CPU, cache.SHARED.runs
+    saved_s = costs.launches_saved_s + costs.arithmetic_saved * flop_per_call / costs.flop_per_s
     saved_s *= num_calls * max(num_lanes, num_runs)
-    is_worth_it = saved_s > 1.5 * COMPILE_S
+    is_worth_it = saved_s > 1.5 * costs.compile_s
+    if on_gpu:
+        name = "compiled, and a CUDA graph" if is_worth_it else "a CUDA graph of the eager update"
+    else:
+        name = "compiled" if is_worth_it else "eager, unless an earlier run has compiled it"
     reason = (
-        f"{'compiled' if is_worth_it else 'eager, unless an earlier run has compiled it'}: "
-        f"compiling takes about {COMPILE_S:.0f} s once and would save about {saved_s:.0f} s of "
-        f"{num_calls:,} updates{f' in each of {num_runs:,} runs' if num_runs > 1 else ''}"
+        f"{name}: compiling takes about {costs.compile_s:.0f} s once and would save about "
+        f"{saved_s:.0f} s of {num_calls:,} updates"
+        f"{f' in each of {num_runs:,} runs' if num_runs > 1 else ''}"
     )
-    return Choice(is_worth_it, reason, may_be_eager=True, may_be_kept=not is_worth_it)
+    return Choice(
+        is_worth_it,
+        reason,
+        may_be_eager=True,
+        may_be_kept=not (is_worth_it or on_gpu),
+        is_captured=on_gpu,
+    )
 
 
 def repeat(was: str, device: torch.device | None = None) -> Choice:
-    """Choose as the run did that is gone on with, as far as the device can.
+    """Return the choice of the run that is resumed, as far as the device supports it.
 
     Args:
-        was: `Execution.was` of it; older versions wrote "compiled" for "compile".
-        device: where it goes on; None: on the CPU, which has no graphs.
+        was: its `Execution.was`. Older versions wrote "compiled" for "compile".
+        device: the learner's device now; None: the CPU, which has no graphs.
     """
     on_gpu = device is not None and device.type == "cuda"
     choice = Choice(was.startswith("compile"), "", is_captured="cudagraph" in was and on_gpu)
-    return replace(
-        choice, reason=f"{choice.told}, as the run began", may_be_eager=choice.mode != "eager"
-    )
+    reason = f"{choice.description}, as the run began"
+    return replace(choice, reason=reason, may_be_eager=choice.mode != "eager")
 
 
 class Execution:
-    """An update, run as `choose` said.
+    """An update, executed as `choose` decided.
 
     Args:
         update: a function of a state (a tree of tensors, see `hotloop.learner.state`), whose
             tensors it changes in place and never replaces, and of tensors or tuples of tensors,
-            some of which may be None. It gives a tensor or a tuple of them.
-        choice: how it runs.
-        name: what the summary calls it.
-        capturing: captures graphs; None: the device's own.
+            some of which may be None. It returns a tensor or a tuple of tensors.
+        choice: the way it runs.
+        name: its name in the summary.
+        capturing: captures graphs; None: a GPU does.
+        copies_outputs: whether each call returns tensors of its own. False saves a copy where the
+            caller copies them before the next call of any update.
 
     Attributes:
-        choice: the same, or what `auto` fell back to where the update could not run so.
+        choice: the way it runs, after `auto` has fallen back where necessary.
         compile_s: seconds that compiling and capturing took; 0 if eager.
         eager_s: seconds of an eager call, measured on copies just before compiling; 0 if eager.
-        tell: called with what is done next while an update is compiled.
+        tell: called with a progress message before each stage of compiling.
     """
 
     def __init__(
@@ -177,6 +204,7 @@ class Execution:
         name: str = "update",
         *,
         capturing: Capturing | None = None,
+        copies_outputs: bool = True,
     ) -> None:
         self.choice = choice
         self.name = name
@@ -185,18 +213,19 @@ class Execution:
         self.tell: Callable[[str], None] = lambda _: None
         self._update = update
         self._capturing = capturing
-        # What was compiled, by shape, stride and type of the arguments.
+        self._copies_outputs = copies_outputs
+        # Compiled or captured updates, by shape, stride and type of the arguments.
         self._graphs: dict[Any, Graph] = {}
         self._num_calls = 0
         self._calls_s = 0.0
-        # Of a call on a GPU, which is given work and not waited for: the clock sees its launch.
+        # Seconds of a call on a GPU, measured once: `_calls_s` has only the launches.
         self._graph_s = 0.0
 
     def __call__(self, state: Any, *args: Any) -> Any:
-        """One update; gives what the update does, a tensor or a tuple of them.
+        """Run the update and return its tensor or tuple of tensors.
 
         Raises:
-            ConfigError: it can't run as was asked for, or the device has no room for it.
+            ConfigError: it can't run as the user chose, or the device has not enough memory.
         """
         if self.choice.may_be_kept and not self._num_calls:
             self._look_for_kept(state, args)
@@ -212,16 +241,16 @@ class Execution:
 
     @property
     def was(self) -> str | None:
-        """How the updates ran that there were, as `Choice.mode` says; None: there were none."""
+        """Return the `Choice.mode` of the updates so far; None: there were none."""
         return self.choice.mode if self._num_calls else None
 
     @property
     def num_recompilations(self) -> int:
-        """Graphs compiled after the first: each costs seconds and should not be."""
+        """Return how often the update was compiled after the first time, which costs seconds."""
         return max(0, len(self._graphs) - 1)
 
     def summary(self) -> str:
-        """What was chosen and, if it was to compile, what came of it."""
+        """Return the choice and, if the update was compiled or captured, the time it saved."""
         if not self._graphs:
             return f"{self.name}: {self.choice.reason}"
         captured = self._captured()
@@ -229,25 +258,25 @@ class Execution:
         saved_s = self._num_calls * (self.eager_s - call_s) - self.compile_s
         again = "recaptures" if captured else "recompilations"
         doing = "compiling" if self.choice.is_compiled else "capturing"
-        told = (
+        text = (
             f"{self.name}: {self.choice.reason}; {doing} "
             f"took {self.compile_s:.1f} s, then an "
             f"update {1e3 * call_s:.2f} ms instead of {1e3 * self.eager_s:.2f}: "
             f"{'saved' if saved_s >= 0 else 'lost'} {abs(saved_s):.1f} s over "
             f"{self._num_calls:,} updates, {self.num_recompilations} {again}"
         )
-        return f"{told}; {self.graph_bytes / 2**20:,.0f} MiB in graphs" if captured else told
+        return f"{text}; {self.graph_bytes / 2**20:,.0f} MiB in graphs" if captured else text
 
     @property
     def graph_bytes(self) -> int:
-        """Memory of the device that graphs have taken for themselves."""
+        """Return the memory that this update's graphs have added to the process."""
         return sum(graph.size_bytes for graph in self._captured())
 
     def _captured(self) -> list[CapturedUpdate]:
         return [graph for graph in self._graphs.values() if isinstance(graph, CapturedUpdate)]
 
     def _run(self, state: Any, args: tuple[Any, ...]) -> Any:
-        given, key = _given(args)
+        leaves, key = _flattened(args)
         graph = self._graphs.get(key)
         if graph is None:
             started = time.perf_counter()
@@ -256,20 +285,20 @@ class Execution:
             if graph is None:
                 return self._update(state, *args)
             self._graphs[key] = graph
-        return graph(state, args, given)
+        return graph(state, args, leaves)
 
     def _look_for_kept(self, state: Any, args: tuple[Any, ...]) -> None:
-        """Take what an earlier run has compiled, if there is such."""
+        """Use the update that an earlier run has compiled, if there is one."""
         with contextlib.suppress(Exception), span("compile"):  # then it is eager
             graph = artefacts.load(artefacts.record(self._update, (state, *args)))
             if graph is not None:
-                self._graphs[_given(args)[1]] = graph
+                self._graphs[_flattened(args)[1]] = graph
                 self.eager_s = self._eager_s(state, args)
                 why = "compiled: an earlier run has compiled it"
                 self.choice = Choice(True, why, may_be_eager=True)
 
     def _compile(self, state: Any, args: tuple[Any, ...]) -> Graph | None:
-        """A graph for these arguments; None where there is to be none."""
+        """Return a graph for these arguments; None: the update runs eager."""
         if not self._graphs:
             self.eager_s = self._eager_s(state, args)
         started = time.perf_counter()
@@ -278,7 +307,7 @@ class Execution:
             try:
                 with span("compile"):
                     graph = self._made(state, args)
-            except Exception as error:  # a network of the user's own may hold anything
+            except Exception as error:  # a user's own network may raise anything
                 self._fall_back(error)
         if graph is not None:
             self.compile_s += time.perf_counter() - started
@@ -287,31 +316,32 @@ class Execution:
         return graph
 
     def _timed(self, graph: Graph, state: Any, args: tuple[Any, ...]) -> float:
-        """Seconds of a call on a GPU, until it has ended; 0 on the CPU, where all are timed."""
+        """Return the seconds of a call on a GPU; 0 on the CPU, where every call is timed."""
         if isinstance(graph, CapturedUpdate):
             return graph.call_s
         if _device(state).type != "cuda":
             return 0.0
-        state, *some = self._copies(state, args)
-        given = _given(tuple(some))[0]
-        return timed(lambda: graph(state, tuple(some), given), torch.cuda.synchronize)
+        wait = _waiting_for(state)
+        state, *copies = self._copies(state, args)
+        leaves = _flattened(tuple(copies))[0]
+        return timed(lambda: graph(state, tuple(copies), leaves), wait)
 
     def _fall_back(self, error: Exception) -> None:
-        """Choose less than what has failed, if that is `auto`'s choice and not the user's.
+        """Give up compiling or capturing after it failed, if `auto` has chosen it.
 
         Raises:
-            ConfigError: it is the user's.
-            torch.OutOfMemoryError: the same.
+            ConfigError: the user has chosen it.
+            torch.OutOfMemoryError: the user has chosen it.
         """
         is_of_graph = isinstance(error, ConfigError | torch.OutOfMemoryError)
-        what = f"the {self.name} can't be compiled ({_first_line(error)})"
+        problem = f"the {self.name} can't be compiled ({_first_line(error)})"
         if is_of_graph:
-            what = _first_line(error)
+            problem = _first_line(error)
         if not self.choice.may_be_eager:
             if is_of_graph:
                 raise error
             raise ConfigError(
-                f"`execution` is '{self.choice.mode}', but {what}: write it in operations on "
+                f"`execution` is '{self.choice.mode}', but {problem}: write it in operations on "
                 "tensors alone, without `.item()` or a branch on a tensor's value, or choose "
                 "'auto' or 'eager'"
             ) from error
@@ -320,10 +350,10 @@ class Execution:
             less = replace(choice, is_compiled=False)
         else:
             less = replace(choice, is_captured=False)
-        self.choice = replace(less, reason=f"{less.told}: {what}")
+        self.choice = replace(less, reason=f"{less.description}: {problem}")
 
     def _made(self, state: Any, args: tuple[Any, ...]) -> Graph:
-        """Compile and capture, as far as that is chosen."""
+        """Compile and capture the update, as chosen."""
         if not self.choice.is_captured:
             return _compiled(self._update, self._copies(state, args), self.tell)
         if len(self._graphs) == MOST_GRAPHS:
@@ -333,37 +363,42 @@ class Execution:
                 f"each is a graph of its own, so far for {shortened(shapes)}; pad them to one "
                 "shape, or choose `execution` 'compile' or 'eager'"
             )
-        # Dense, whatever the arguments are views of: what is compiled is for these.
+        capturing = self._capturing or CudaCapturing(_device(state))
+        # Dense copies, also of arguments that are views: the update is compiled for these.
         inputs = mapped(args, lambda x: x.clone())
         update = self._update
         if self.choice.is_compiled:
             compiled = _compiled(self._update, self._copies(state, inputs), self.tell)
-            update = lambda state, *some: compiled(state, some, _given(some)[0])  # noqa: E731
-        capturing = self._capturing
-        if capturing is None:
-            capturing = CudaCapturing(_device(state))
+            update = lambda state, *args: compiled(state, args, _flattened(args)[0])  # noqa: E731
         self.tell(f"capturing the {self.name} as a CUDA graph")
-        written = written_by(self._update, state, inputs)
-        return CapturedUpdate(update, state, inputs, written, capturing, name=self.name)
+        return CapturedUpdate(
+            update,
+            state,
+            inputs,
+            written_by(self._update, state, inputs),
+            capturing,
+            name=self.name,
+            copies_outputs=self._copies_outputs,
+        )
 
     def _eager_s(self, state: Any, args: tuple[Any, ...]) -> float:
-        """The least of five calls on copies."""
-        wait = torch.cuda.synchronize if _device(state).type == "cuda" else lambda: None
-        taken: list[float] = []
+        """Return the seconds of the fastest of five calls on copies."""
+        wait = _waiting_for(state)
+        durations: list[float] = []
         for _ in range(5):
             copies = self._copies(state, args)
             wait()
             started = time.perf_counter()
             self._update(*copies)
             wait()
-            taken.append(time.perf_counter() - started)
-        return min(taken)
+            durations.append(time.perf_counter() - started)
+        return min(durations)
 
     def _copies(self, state: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a state and arguments that may be changed.
+        """Return a copy of the state and the arguments.
 
-        On a GPU a state may hold a replay buffer, of which there is no room for another: what the
-        update only reads is no copy.
+        On a GPU a state may hold a replay buffer that does not fit twice. Tensors that the update
+        only reads are shared there.
         """
         memo: dict[int, Any] = {}
         if _device(state).type == "cuda":
@@ -376,13 +411,19 @@ def _device(state: Any) -> torch.device:
     return next(iter(tensors(state).values())).device
 
 
-def _given(args: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
-    """The tensors of arguments, and what a graph is for: shapes, strides, types, which are one."""
+def _waiting_for(state: Any) -> Callable[[], None]:
+    """Return a function that waits until the state's device has finished all its work."""
+    device = _device(state)
+    return partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+
+
+def _flattened(args: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
+    """Return the tensors of arguments, and a key: shapes, strides, types, repeated tensors."""
     each = [x for arg in args for x in (arg if isinstance(arg, tuple) else (arg,))]
-    given = [x for x in each if x is not None]
-    ids = [id(x) for x in given]
-    ones = () if len(set(ids)) == len(ids) else tuple([ids.index(one) for one in ids])
-    return given, (ones, *[(x.shape, x.stride(), x.dtype) for x in given])
+    leaves = [x for x in each if x is not None]
+    ids = [id(x) for x in leaves]
+    repeated = () if len(set(ids)) == len(ids) else tuple([ids.index(x) for x in ids])
+    return leaves, (repeated, *[(x.shape, x.stride(), x.dtype) for x in leaves])
 
 
 # A compiled update: called with the state, the other arguments, and the tensors in those.
@@ -392,79 +433,56 @@ Graph = Callable[[Any, tuple[Any, ...], list[Tensor]], Any]
 def _compiled(
     update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
 ) -> Graph:
-    """The update as one graph, for arguments like these alone; these are changed by it."""
-    return COMPILERS.get(_device(args).type, _torch_compiled)(update, args, tell)
+    """Compile the update as one graph for arguments of these shapes. It changes the arguments."""
+    if _device(args).type == "cpu":
+        # An artefact from the cache, or by `torch.compile` if the update can't be packaged.
+        with contextlib.suppress(Exception):  # a user's own network may raise anything
+            recording = artefacts.record(update, args)
+            return artefacts.load(recording) or artefacts.build(recording, tell)
+    return _torch_compiled(update, args, tell)
 
 
 def _torch_compiled(
     update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
 ) -> Graph:
-    """`torch.compile` of the operations that an update makes, for arguments like these alone.
+    """Compile the operations of an update with `torch.compile`, for arguments of these shapes.
 
-    They are written down first, as for an artefact: Dynamo knows no gradients of one's own under
-    `vmap`. Guards are left out: `Execution` has looked.
+    The operations are recorded first, as for an artefact, since Dynamo can't trace a user's own
+    gradients under `vmap`. Guards are left out: `Execution` compares shapes itself.
+
+    Torch keeps what it compiles in a folder of hotloop's cache. The next process that compiles the
+    same update loads it from there.
+
+    Raises:
+        Unpackable: the update replaces tensors of its state.
     """
     tell("compiling the update with torch.compile")
-    options: Any = {
-        "fullgraph": True,
-        "dynamic": False,
-        "options": {"guard_filter_fn": lambda guards: [False] * len(guards)},
-    }
-    try:
-        graph, inputs, gives_tuple = artefacts.traced(update, args)
-    except artefacts.Unpackable:
-        return _whole_compiled(update, args, options)
-    compiled: Any = torch.compile(graph, **options)
-    compiled(*inputs)
-    known: Any = None
-    changed: list[Tensor] = []
+    options: dict[str, Any] = {"guard_filter_fn": lambda guards: [False] * len(guards)}
+    graph, inputs, gives_tuple = artefacts.traced(update, args)
+    with cache.inductor_directory():
+        if _device(args).type == "cuda":
+            import torch._inductor.config as inductor
 
-    def run(state: Any, args: tuple[Any, ...], given: list[Tensor]) -> Any:
-        nonlocal known, changed
+            # Otherwise reductions are tuned by measuring, and one seed gives different runs.
+            if hasattr(inductor, "deterministic"):
+                options["deterministic"] = True
+        compiled: Any = torch.compile(graph, fullgraph=True, dynamic=False, options=options)
+        compiled(*inputs)
+    known: Any = None
+    state_tensors: list[Tensor] = []
+
+    def run(state: Any, args: tuple[Any, ...], leaves: list[Tensor]) -> Any:
+        nonlocal known, state_tensors
         if state is not known:
-            known, changed = state, list(tensors(state).values())
-        outputs = compiled(*changed, *given)
+            known, state_tensors = state, list(tensors(state).values())
+        outputs = compiled(*state_tensors, *leaves)
         return tuple(outputs) if gives_tuple else outputs[0]
 
     return run
 
 
-def _whole_compiled(
-    update: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
-) -> Graph:
-    """The same of an update that replaces tensors of its state, as Python runs it."""
-
-    def whole(*args: Any) -> Any:
-        return update(*args)
-
-    # What is compiled is counted by code objects, and no more than eight of one are allowed: each
-    # update gets one of its own.
-    whole.__code__ = whole.__code__.replace(co_name="update")
-    compiled: Any = torch.compile(whole, **options)
-    compiled(*args)
-    return lambda state, args, given: compiled(state, *args)
-
-
-def _cpu_compiled(
-    update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
-) -> Graph:
-    """An artefact that is kept, or by `torch.compile` where an update can't be packaged."""
-    try:
-        recording = artefacts.record(update, args)
-        return artefacts.load(recording) or artefacts.build(recording, tell)
-    except Exception:  # a network of the user's own may hold anything
-        return _torch_compiled(update, args, tell)
-
-
-# What makes a graph of an update and arguments like those that it is going to get, by the type of
-# the device that these are on.
-COMPILERS: dict[
-    str, Callable[[Callable[..., Any], tuple[Any, ...], Callable[[str], None]], Graph]
-] = {"cpu": _cpu_compiled, "cuda": _torch_compiled}
-
-
 def _first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """Return an error's message in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith("raised:"):
         return lines[1]

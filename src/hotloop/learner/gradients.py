@@ -16,18 +16,18 @@ Aux = TypeVar("Aux")
 def value_and_grad(
     loss: Callable[..., tuple[Tensor, Aux]], params: Tensor, *args: Any
 ) -> tuple[Tensor, Aux, Tensor]:
-    """A loss and its gradient by the parameters.
+    """Return a loss and its gradient with respect to the parameters.
 
-    By `torch.autograd.grad`, and by `torch.func` where Dynamo traces it, or `vmap` runs it over
-    lanes, which can do no other: that is slower eager (2.4 ms a step, not 1.6), and imports Dynamo.
+    It uses `torch.autograd.grad`. Dynamo and `vmap` over lanes support only `torch.func`, which is
+    slower when eager (2.4 ms a step, not 1.6) and imports Dynamo.
 
     Args:
-        loss: `loss(params, *args)` gives a 0-d tensor and anything else that is of interest.
-        params: (P,); itself left alone.
-        *args: passed on.
+        loss: `loss(params, *args)` returns a 0-d tensor and auxiliary results.
+        params: (P,); not changed.
+        *args: further arguments of the loss.
 
     Returns:
-        The loss, detached; what else it gave; the gradient, (P,).
+        The loss, detached; the auxiliary results; the gradient, (P,).
     """
     if is_transformed():
         grad, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(params, *args)
@@ -40,8 +40,8 @@ def value_and_grad(
 
 
 def is_transformed() -> bool:
-    """Whether a transformation of `torch.func`, such as `vmap`, is at work, or Dynamo traces."""
-    if torch.compiler.is_dynamo_compiling():  # which can't ask what follows
+    """Return whether Dynamo or a transformation of `torch.func`, such as `vmap`, is active."""
+    if torch.compiler.is_dynamo_compiling():  # Dynamo can't trace the next line
         return True
     return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore
 
@@ -51,20 +51,20 @@ def clip_grad_norm(grad: Tensor, max_norm: Scalar) -> tuple[Tensor, Tensor]:
 
     Args:
         grad: (P,).
-        max_norm: the bound.
+        max_norm: the greatest norm.
 
     Returns:
-        The gradient, (P,), and its norm before, 0-d.
+        The scaled gradient, (P,), and its norm before scaling, 0-d.
     """
     norm = torch.linalg.vector_norm(grad)
     return grad * computed_once(torch.clamp(max_norm / (norm + 1e-6), max=1.0)), norm
 
 
 def computed_once(scalar: Tensor) -> Tensor:
-    """A 0-d tensor, as it is; compiled, it is computed once and not for each vector that uses it.
+    """Return a 0-d tensor unchanged, and make a compiler compute it once, not in every loop.
 
-    A loop over parameters with two powers, a root and two divisions in it takes 47 µs where it
-    should take 9: the compiler can't move them out, since what is written may be what is read. A
-    reduction gets a place in memory of its own; over fewer elements it would be unrolled.
+    A loop over parameters with two powers, a root and two divisions in it takes 47 µs instead of 9.
+    The compiler can't move them out, since a write may change what they read. A reduction gets its
+    own memory. Over fewer than 16 elements it would be unrolled.
     """
     return scalar.expand(16).amax() if torch.compiler.is_compiling() else scalar

@@ -1,16 +1,18 @@
-"""CUDA graphs: an update that is captured once, and from then on is one launch.
+"""CUDA graphs: an update that is captured once and then replayed by one launch.
 
-What a graph holds are addresses. The state that the update changes keeps its own; the other
-arguments are copied into inputs that stay, and outputs are copied before they are given away, so
-that the next replay overwrites nothing that somebody reads. Random numbers are handed in.
+A graph holds addresses. The state that the update changes keeps its addresses. The other arguments
+are copied into inputs that belong to the graph, and outputs are copied before they are returned, so
+that the next replay overwrites nothing that the caller still reads. Random numbers are arguments.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -23,20 +25,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hotloop.errors import ConfigError, shortened
 from hotloop.learner.state import tensors
 
-# Calls before it is captured: libraries choose their ways and take their memory in them.
+# Calls before the capture, in which libraries choose algorithms and allocate memory.
 _WARM_UPS = 3
-# Calls that one call's time is taken from.
+# Calls of which the fastest is reported.
 _TIMED = 5
 _MIB = 2**20
+# Graphs whose capture failed. Torch's allocator may call them for as long as the process lives.
+_FAILED: list[torch.cuda.CUDAGraph] = []
 
 
 class Captured(NamedTuple):
-    """What came of capturing a call.
+    """A captured call.
 
     Attributes:
-        replay: makes the call's operations again, on the same memory; waits for nothing.
-        outputs: what the call gave, which each replay overwrites.
-        size_bytes: memory that it has taken for itself.
+        replay: launches the call's operations on the same memory, without waiting for them.
+        outputs: what the call returned. Each replay overwrites it.
+        size_bytes: memory that the capture has added to the process.
     """
 
     replay: Callable[[], None]
@@ -45,43 +49,96 @@ class Captured(NamedTuple):
 
 
 class Capturing(Protocol):
-    """The ability to capture; of a GPU, or a stand-in in tests."""
+    """Capturing of calls, on a GPU or by a stand-in in tests."""
 
     def warm_up(self, call: Callable[[], Any]) -> None:
-        """Make a call aside, until all is settled that first calls settle.
+        """Call it on another stream until libraries have chosen algorithms and memory.
 
         Raises:
-            RuntimeError: it waits for the device.
+            RuntimeError: the call waits for the device.
         """
         ...
 
     def capture(self, call: Callable[[], Any]) -> Captured:
-        """Take down a call's operations, which are not made."""
+        """Record a call's operations without running them."""
         ...
 
     def wait(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has finished all its work."""
         ...
 
 
+class _CaptureSite(NamedTuple):
+    """The streams and the memory that all captures on a device share.
+
+    Graphs share one pool of memory, so the memory between operations is there once and not once a
+    graph. That is safe because all graphs are replayed on one stream and their outputs are copied
+    on that stream before the next replay: a replay may overwrite the outputs of another graph, but
+    only after they were copied.
+
+    Attributes:
+        warm_up: the stream of warm-ups. Another one than `capture`, so that the work areas that
+            matrix products get for a stream are allocated from the pool.
+        capture: the stream of captures. Memory of one stream is not reused on another.
+        pool: the handle of the memory pool.
+        keeper: an empty graph. Torch can't capture into a pool whose graphs are all gone.
+    """
+
+    warm_up: torch.cuda.Stream
+    capture: torch.cuda.Stream
+    pool: Any
+    keeper: torch.cuda.CUDAGraph
+
+
+@functools.cache
+def _capture_site(index: int) -> _CaptureSite:
+    with torch.cuda.device(index), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the graph is empty
+        site = _CaptureSite(
+            torch.cuda.Stream(),
+            torch.cuda.Stream(),
+            torch.cuda.graph_pool_handle(),
+            torch.cuda.CUDAGraph(),
+        )
+        with _torch_capture(site, site.keeper):
+            pass
+    return site
+
+
+def _torch_capture(site: _CaptureSite, graph: torch.cuda.CUDAGraph) -> Any:
+    # "thread_local": calls of other threads, such as copies for a checkpoint, break no capture.
+    return torch.cuda.graph(
+        graph, pool=site.pool, stream=site.capture, capture_error_mode="thread_local"
+    )
+
+
 class CudaCapturing:
-    """Capturing by `torch.cuda.graph`.
+    """Capturing with `torch.cuda.graph`.
 
     Args:
-        device: that all tensors are on.
+        device: the device of all tensors.
+
+    Raises:
+        ConfigError: an earlier capture failed in this process.
     """
 
     def __init__(self, device: torch.device) -> None:
+        if _FAILED:
+            raise ConfigError(
+                "no graph can be captured any more, since an earlier capture failed in this "
+                "process: start a new process, or choose `execution` 'compile' or 'eager'"
+            )
         self._device = device
+        self._index = torch.cuda.current_device() if device.index is None else device.index
 
     def warm_up(self, call: Callable[[], Any]) -> None:
-        """See `Capturing`: on a stream beside, as what is captured runs on one.
+        """See `Capturing`. A capture needs a stream of its own, and so do its warm-ups.
 
-        The last call finds what would wait for the device, while Python still knows where: a
-        capture that such a call breaks says less.
+        The last call raises where it would wait for the device, with the line in Python. A capture
+        that such a call breaks reports less.
         """
         current = torch.cuda.current_stream(self._device)
-        stream = torch.cuda.Stream(self._device)
+        stream = _capture_site(self._index).warm_up
         stream.wait_stream(current)
         try:
             with torch.cuda.stream(stream):
@@ -94,16 +151,25 @@ class CudaCapturing:
 
     def capture(self, call: Callable[[], Any]) -> Captured:
         """See `Capturing`."""
+        site = _capture_site(self._index)
         graph = torch.cuda.CUDAGraph()
         self.wait()
         gc.collect()
-        torch.cuda.empty_cache()  # capturing begins so anyway, which would hide what it takes
+        torch.cuda.empty_cache()  # a capture begins with it, which would hide what it allocates
         before = torch.cuda.memory_reserved(self._device)
-        # A stream of its own: torch keeps one for all captures, on the device of the first.
+        current = torch.cuda.current_stream(self._device)
         with torch.cuda.device(self._device):
-            stream = torch.cuda.Stream(self._device)
-            with torch.cuda.graph(graph, stream=stream):
-                outputs = call()
+            try:
+                with _no_garbage_collection(), _torch_capture(site, graph):
+                    outputs = call()
+            except BaseException:
+                # Torch leaves its own clean-up out if the capture can't be ended: the capture
+                # stream stays the current one, and the allocator goes on asking the graph.
+                _FAILED.append(graph)
+                torch.cuda.set_stream(current)
+                with contextlib.suppress(RuntimeError):  # newer versions have done it
+                    torch._C._cuda_endAllocateToPool(self._index, site.pool)
+                raise
         return Captured(
             graph.replay, outputs, max(0, torch.cuda.memory_reserved(self._device) - before)
         )
@@ -113,25 +179,40 @@ class CudaCapturing:
         torch.cuda.synchronize(self._device)
 
 
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keep Python from collecting garbage, which may free a graph or an event of CUDA."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class CapturedUpdate:
     """An update as one graph: `captured(state, arguments, tensors of the arguments)`.
 
     Args:
-        update: of a state, whose tensors it changes in place, and of arguments like these.
-        state: the one that it is captured with, and for.
-        inputs: tuples of tensors, tensors, or None: arguments that it is captured with, and that
-            are its own from here on.
-        written: the state's tensors that it changes, see `written_by`.
-        capturing: of the device.
-        name: what messages call it.
+        update: a function of a state, whose tensors it changes in place, and of arguments. It lives
+            as long as the graph, which reads constants of a compiled function.
+        state: the state that the update is captured with. The graph works with no other.
+        inputs: tuples of tensors, tensors, or None: arguments for the capture. They belong to the
+            graph afterwards.
+        written: the state's tensors that the update changes, see `written_by`.
+        capturing: captures on the device.
+        name: the update's name in messages.
+        copies_outputs: whether each call returns tensors of its own. False returns tensors that
+            the next replay of any graph overwrites.
 
     Attributes:
-        size_bytes: memory that the graph has taken for itself.
-        call_s: seconds of a replay, from its launch to its end.
+        size_bytes: memory that the capture has added to the process.
+        call_s: seconds from the launch of a replay to its end.
 
     Raises:
-        ConfigError: it can't be captured, says why and where.
-        torch.OutOfMemoryError: there is no room for it.
+        ConfigError: the update can't be captured, with the reason and the line.
+        torch.OutOfMemoryError: the device has not enough memory.
     """
 
     def __init__(
@@ -143,20 +224,25 @@ class CapturedUpdate:
         capturing: Capturing,
         *,
         name: str,
+        copies_outputs: bool = True,
     ) -> None:
+        self._update = update
         self._state = state
         self._inputs = list(tensors(inputs).values())
-        # One copy of many tensors is one launch where all are of one type.
+        self._copies_outputs = copies_outputs
+        # Tensors of one type are copied by one launch.
         dtypes = dict.fromkeys(x.dtype for x in self._inputs)
         self._by_dtype = [
             [k for k, x in enumerate(self._inputs) if x.dtype == dtype] for dtype in dtypes
         ]
         before = [x.clone() for x in written]
+        is_last = ""
         try:
             try:
                 capturing.warm_up(lambda: update(state, *inputs))
             finally:
                 _restore(written, before)
+            is_last = "; this process captures no more graphs"
             captured = capturing.capture(lambda: update(state, *inputs))
         except torch.OutOfMemoryError:
             raise
@@ -164,49 +250,51 @@ class CapturedUpdate:
             first = _origin(error)
             raise ConfigError(
                 f"the {name} can't be captured as a graph: {shortened(_first_line(first))}"
-                f"{_place(first.__traceback__)}: an update must not look at a tensor's value "
-                "(`.item()`, `if tensor:`), nor make tensors of Python's numbers; or choose "
-                "another `execution`"
+                f"{_place(first.__traceback__)}{is_last}: an update must not read a tensor's value "
+                "on the host (`.item()`, `if tensor:`), nor make tensors of Python's numbers; or "
+                "choose another `execution`"
             ) from error
         self._replay, self._outputs, self.size_bytes = captured
         self.call_s = timed(self._replay, capturing.wait)
         _restore(written, before)
 
-    def __call__(self, state: Any, args: tuple[Any, ...], given: list[Tensor]) -> Any:
-        """Replay it with these arguments; return tensors of the caller's own."""
+    def __call__(self, state: Any, args: tuple[Any, ...], leaves: list[Tensor]) -> Any:
+        """Replay the graph with these arguments; return its outputs."""
         if state is not self._state:
-            raise ValueError("a graph is of the state that it was captured with")
+            raise ValueError("a graph works only with the state that it was captured with")
         inputs = self._inputs
         for places in self._by_dtype:
-            changed = [k for k in places if given[k] is not inputs[k]]
+            changed = [k for k in places if leaves[k] is not inputs[k]]
             if changed:
                 torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
-                    [inputs[k] for k in changed], [given[k] for k in changed]
+                    [inputs[k] for k in changed], [leaves[k] for k in changed]
                 )
         self._replay()
-        # By a launch each, on the same stream: the next replay comes after it.
+        if not self._copies_outputs:
+            return self._outputs
+        # One launch each, on the same stream, so before the next replay.
         if isinstance(self._outputs, tuple):
             return tuple(x.clone() for x in self._outputs)
         return self._outputs.clone()
 
 
 def timed(call: Callable[[], Any], wait: Callable[[], None]) -> float:
-    """Return the least time of a few calls in seconds, until the device has ended each."""
-    taken: list[float] = []
+    """Return the seconds of the fastest of a few calls, until the device has finished."""
+    durations: list[float] = []
     for _ in range(_TIMED):
         wait()
         started = time.perf_counter()
         call()
         wait()
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+        durations.append(time.perf_counter() - started)
+    return min(durations)
 
 
 def written_by(update: Callable[..., Any], state: Any, args: tuple[Any, ...]) -> list[Tensor]:
-    """Return the state's tensors that an update changes; they are as they were before.
+    """Return the state's tensors that an update changes, with their values restored.
 
-    The update runs once. A tensor is copied just before it is written to, so that what is only
-    read, such as a replay buffer, is not.
+    The update runs once. A tensor is copied just before the first write to it, so tensors that are
+    only read, such as a replay buffer, are not copied.
     """
     watch = _Watch(list(tensors(state).values()))
     try:
@@ -218,7 +306,7 @@ def written_by(update: Callable[..., Any], state: Any, args: tuple[Any, ...]) ->
 
 
 class _Watch(TorchDispatchMode):
-    """Copies tensors before something is written to their memory."""
+    """Copy tensors before an operation writes to their memory."""
 
     def __init__(self, watched: list[Tensor]) -> None:
         super().__init__()
@@ -230,7 +318,7 @@ class _Watch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # or torch imports Dynamo, to have it leave the next method alone
+        return False  # otherwise torch imports Dynamo, to exclude the next method from it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -244,9 +332,9 @@ class _Watch(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _keep(self, x: Tensor) -> None:
-        for one in self._watched.pop(_memory(x), ()):
-            self.written.append(one)
-            self.before.append(one.clone())
+        for tensor in self._watched.pop(_memory(x), ()):
+            self.written.append(tensor)
+            self.before.append(tensor.clone())
 
 
 def size_bytes(tree: Any) -> int:
@@ -270,9 +358,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _origin(error: BaseException) -> BaseException:
-    """Return the first of errors that followed each other, of those that came up in here.
+    """Return the first of a chain of errors that was raised through this module.
 
-    A capture that an error breaks can't be ended either: what is seen last is an error of its end.
+    An error breaks a capture, and then ending the capture raises another error.
     """
     found, following = error, error.__context__
     while following is not None:
@@ -284,7 +372,7 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """Return where in the update it happened: the last line that is neither torch's nor ours."""
+    """Return the line of the update that raised: the last one outside torch and this package."""
     found = ""
     ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     while trace is not None:
@@ -298,33 +386,33 @@ def _place(trace: TracebackType | None) -> str:
 def no_room(
     name: str, state: Any, args: tuple[Any, ...], graph_bytes: int, error: BaseException
 ) -> ConfigError:
-    """Return an error that says what a device without room is full of.
+    """Return an error that lists what fills a device's memory.
 
     Args:
-        name: of the update.
-        state: what it changes; or a tuple of that, of hyper-parameters, and of what it learns from.
+        name: the update's name.
+        state: the state; or a tuple of the state, hyper-parameters and a replay buffer.
         args: a batch, and noise.
-        graph_bytes: of graphs of this update.
-        error: what was raised.
+        graph_bytes: memory of this update's graphs.
+        error: the error of the allocation.
     """
-    parts = state if isinstance(state, tuple) else (state,)
-    held = {
-        "the state": size_bytes(parts[:2]),
-        "the replay buffer": size_bytes(parts[2:]),
+    trees = state if isinstance(state, tuple) else (state,)
+    parts = {
+        "the state": size_bytes(trees[:2]),
+        "the replay buffer": size_bytes(trees[2:]),
         "a batch": size_bytes(args),
         "graphs": graph_bytes,
     }
-    told = ", ".join(f"{what} {size / _MIB:,.0f} MiB" for what, size in held.items() if size)
+    sizes = ", ".join(f"{part} {size / _MIB:,.0f} MiB" for part, size in parts.items() if size)
     return ConfigError(
-        f"the device has no room for the {name}, of which take {told} "
+        f"the device has no memory left for the {name}, which holds {sizes} "
         f"({shortened(_first_line(error))}): lower `batch_size`, `buffer_size` or `hidden_sizes`, "
-        "keep the replay buffer on the host, or end what else runs there"
+        "keep the replay buffer on the host, or end other programs that use the device"
     )
 
 
 @contextlib.contextmanager
 def no_synchronisation() -> Iterator[None]:
-    """Have torch raise where the body waits for a GPU; without one, do nothing."""
+    """Make torch raise an error if the body waits for a GPU; without a GPU, do nothing."""
     if not torch.cuda.is_initialized():
         yield
         return
@@ -334,21 +422,3 @@ def no_synchronisation() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
-
-
-def shared_with_others(device: torch.device) -> str:
-    """Return a sentence where another process holds much of a GPU; else nothing.
-
-    It says nothing of a process that holds little and computes much: what a GPU is doing is told
-    by `nvidia-smi`, which is not there always.
-    """
-    if device.type != "cuda":
-        return ""
-    free, total = torch.cuda.mem_get_info(device)
-    others = total - free - torch.cuda.memory_reserved(device)
-    if others < 2 * 2**30:  # a process's own context takes some hundred MiB
-        return ""
-    return (
-        f"other processes hold {others / 2**30:.1f} of the GPU's {total / 2**30:.1f} GiB: they "
-        "take turns with this one, and both are slower"
-    )

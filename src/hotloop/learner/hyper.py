@@ -1,4 +1,4 @@
-"""Hyper-parameters: the numbers that may change while it trains, as 0-d tensors."""
+"""Hyper-parameters: the numbers that may change during training, as 0-d tensors."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from hotloop.ops.schedules import as_schedule
 
 Scalar: TypeAlias = Any
 """A field of an algorithm's `Hyper`: a 0-d float32 tensor in an update, a float in `prepare`, a
-number or a schedule where the run begins."""
+number or a schedule in the configuration."""
 
 
 class HyperParameters:
-    """The values of a `Hyper` at each moment of a run.
+    """The current values of a `Hyper`.
 
-    A schedule, a sweep or a user changes the tensors in place, so nothing is compiled anew.
+    A schedule, a sweep or a user changes the tensors in place, so nothing is compiled again.
 
     Args:
         values: a `Hyper`, a NamedTuple of numbers and schedules.
-        device: where the update runs.
+        device: the learner's device.
 
     Attributes:
-        floats: a `Hyper` of floats, for what runs on the host.
-        tensors: a `Hyper` of 0-d float32 tensors, always the same ones.
+        floats: a `Hyper` of floats, for code on the host.
+        tensors: a `Hyper` of 0-d float32 tensors, which are never replaced.
     """
 
     def __init__(self, values: Any, device: torch.device) -> None:
@@ -37,10 +37,10 @@ class HyperParameters:
         )
 
     def set(self, progress: float) -> None:
-        """Take the values of a moment of the run.
+        """Set the values for a moment of the run.
 
         Args:
-            progress: the share of the run that is done, in [0, 1].
+            progress: the finished share of the run, in [0, 1].
         """
         if self._is_constant:
             return
@@ -51,7 +51,7 @@ class HyperParameters:
         self.floats = now
 
     def reported(self) -> dict[str, float]:
-        """Return what metrics say of them: learning rates, and what has a schedule."""
+        """Return the values to report: learning rates, and everything with a schedule."""
         each = zip(self.floats._fields, self.floats, self._schedules, strict=True)
         return {
             name: value

@@ -1,7 +1,7 @@
-"""Lanes: learners side by side, whose updates are made as one, by `vmap` over their states.
+"""Lanes: learners whose updates are executed as one, by `vmap` over their states.
 
-Each learner goes on as before, with its own random numbers, metrics and checkpoints; only its
-tensors lie in a stack with those of the others, and what it learns from is copied into another.
+Each learner keeps its own random numbers, metrics and checkpoints. Its tensors are rows of stacked
+tensors, and its batches are copied into stacked batches.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Lanes:
     """K learners of one shape.
 
     Args:
-        learners: of the same algorithm and networks, with the same number of updates each; from
-            here on their tensors are rows of stacked ones.
+        learners: learners of the same algorithm and networks, with the same number of updates.
+            Their tensors become rows of stacked tensors.
 
     Attributes:
-        executions: how the updates of all run.
+        executions: the executions of the joint updates.
 
     Raises:
-        ConfigError: their states are of different shapes.
+        ConfigError: the states have different shapes.
     """
 
     def __init__(self, learners: Sequence[Learner]) -> None:
@@ -50,7 +50,7 @@ class Lanes:
         for k, one in enumerate(learners):
             rows = tensors((one.state, one.hyper.tensors)).values()
             for row, stack in zip(rows, tensors(bound).values(), strict=True):
-                row.data = stack[k]  # who holds the tensor sees what the stack holds
+                row.data = stack[k]  # holders of the row see the stack's memory
         self._bound = bound
         self._updates = [_LaneUpdate(first, rule, len(learners)) for rule, _ in first.rules]
         self.executions = [update.execution for update in self._updates]
@@ -61,21 +61,21 @@ class Lanes:
         self._going_on = set(range(len(learners)))
 
     def leave(self, lane: int) -> None:
-        """Have a lane's state be of no interest any more."""
+        """Stop preserving a lane's state."""
         self._going_on.discard(lane)
 
     def update(self, batches: Mapping[int, Any]) -> dict[int, Tensor | None]:
-        """Make the updates that are due with a batch of each of some lanes.
+        """Make the updates that are due with a batch for some of the lanes.
 
         Args:
-            batches: by lane, NamedTuples of tensors of the same shapes. What other lanes hold stays
-                as it is.
+            batches: by lane, NamedTuples of tensors of the same shapes. Other lanes keep their
+                states.
 
         Returns:
-            |TD error| by lane, (B,), as `Learner.update` gives it.
+            |TD error| by lane, (B,), see `Learner.update`.
 
         Raises:
-            ConfigError: an update can't be made of lanes.
+            ConfigError: an update breaks its contract, or can't be executed as chosen.
         """
         stack = self._stack(next(iter(batches.values())))
         for k, batch in batches.items():
@@ -117,7 +117,7 @@ class Lanes:
 
     @contextlib.contextmanager
     def _unchanged(self, lanes: set[int]) -> Iterator[None]:
-        """Undo what the body does to the states of some lanes."""
+        """Undo the changes that the body makes to the states of some lanes."""
         kept = [(x[k], x[k].clone()) for x in tensors(self._bound).values() for k in lanes]
         yield
         for row, before in kept:
@@ -125,20 +125,20 @@ class Lanes:
 
 
 class _Stack:
-    """A batch of each lane, in one: its tensors are (K, …)."""
+    """One batch for each lane, in tensors of shape (K, …)."""
 
     def __init__(self, batch: Any, num_lanes: int) -> None:
         self.batch = mapped(batch, lambda x: x.new_zeros((num_lanes, *x.shape)))
         self._rows = [[x[k] for x in tensors(self.batch).values()] for k in range(num_lanes)]
 
     def put(self, lane: int, batch: Any) -> None:
-        """Copy a lane's batch."""
+        """Copy a lane's batch into the stack."""
         for row, x in zip(self._rows[lane], tensors(batch).values(), strict=True):
             row.copy_(x)
 
 
 class _LaneUpdate:
-    """One of the updates, of all lanes."""
+    """One of the updates, for all lanes."""
 
     def __init__(self, learner: Learner, rule: UpdateRule, num_lanes: int) -> None:
         self.rule = rule
@@ -150,7 +150,7 @@ class _LaneUpdate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the metrics."""
+        """Return the names of the metrics."""
         return self._one.names
 
     def __call__(self, bound: Any, batch: Any, noise: Tensor | None) -> tuple[Tensor, Any]:
@@ -163,16 +163,16 @@ class _LaneUpdate:
         return result if isinstance(result, tuple) else (result, None)
 
     def _try(self, *tree: Any) -> None:
-        """Find out whether the update can be made of all lanes at once."""
+        """Find out whether `vmap` supports the update."""
         try:
             self._joint(*copy.deepcopy(tree))
-        except RuntimeError as error:  # `vmap` has no rule for something, or it branches on values
+        except RuntimeError as error:  # an operation without a rule, or a branch on a value
             self._is_stacked = False
             why = str(error).strip().partition("\n")[0]
             self.execution.name += f", one after another, since `vmap` can't ({shortened(why)})"
 
     def _joint(self, *tree: Any) -> Any:
-        """All updates, of (state, hyper), batch and noise, whose tensors are (K, …)."""
+        """Make all updates, with tensors of shape (K, …) in (state, hyper), batch and noise."""
 
         def one(*leaves: Tensor) -> Any:
             following = iter(leaves)

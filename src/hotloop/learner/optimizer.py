@@ -13,12 +13,12 @@ from hotloop.learner.hyper import Scalar
 
 @dataclass(slots=True)
 class AdamState:
-    """Adam's memory.
+    """The state of Adam.
 
     Attributes:
         mean: first moments m, float32, (P,).
         square: second moments v, float32, (P,).
-        step: steps taken, float32, 0-d, so that it lives where the parameters do.
+        step: steps taken, float32, 0-d, on the device of the parameters.
     """
 
     mean: Tensor
@@ -27,7 +27,7 @@ class AdamState:
 
     @classmethod
     def zeros(cls, params: Tensor) -> AdamState:
-        """The state before the first step."""
+        """Return the state before the first step."""
         return cls(
             mean=torch.zeros_like(params),
             square=torch.zeros_like(params),
@@ -46,7 +46,7 @@ def adam_step(
     eps: float = 1e-8,
     active: Tensor | None = None,
 ) -> None:
-    """One step of Adam, in place.
+    """Make one step of Adam in place.
 
     θ ← θ − α m̂ / (√v̂ + ε),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
@@ -60,11 +60,11 @@ def adam_step(
         beta1: β₁.
         beta2: β₂.
         eps: ε.
-        active: bool, 0-d; where False, nothing changes. A decision that stays on the device: no
+        active: bool, 0-d; if False, nothing changes. The decision stays on the device, without
             synchronisation.
     """
     if active is None and is_transformed():
-        # The same in operations that `vmap` has rules for.
+        # The same, in operations that `vmap` supports.
         state.step.add_(1.0)
         state.mean.add_((grad - state.mean) * (1.0 - beta1))
         state.square.mul_(beta2).add_(grad * grad * (1.0 - beta2))
@@ -74,7 +74,7 @@ def adam_step(
         state.square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
     else:
         on = active.to(torch.float32)
-        # `where`, not a product with 0: a gradient that is NaN must not reach what is kept.
+        # `where`, not a product with 0: a gradient of NaN must not reach the moments.
         grad = torch.where(active, grad, 0.0)
         state.step.add_(on)
         state.mean.add_((grad - state.mean) * (on * (1.0 - beta1)))

@@ -9,9 +9,9 @@ from hotloop.learner.gradients import is_transformed
 
 
 def move_towards(target: Tensor, params: Tensor, tau: Tensor | float) -> None:
-    """Let a target network's parameters follow, in place: θ' ← (1 − τ) θ' + τ θ.
+    """Make a soft update of a target network in place: θ' ← (1 − τ) θ' + τ θ.
 
-    Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1; τ = 1 copies.
+    Lillicrap et al. 2016, arXiv:1509.02971, algorithm 1. With τ = 1 it copies.
 
     Args:
         target: θ', (P,).
@@ -21,6 +21,6 @@ def move_towards(target: Tensor, params: Tensor, tau: Tensor | float) -> None:
     if not is_transformed():
         target.lerp_(params, tau)
         return
-    # The same in operations that `vmap` has rules for.
+    # The same, in operations that `vmap` supports.
     tau, apart = torch.as_tensor(tau), params - target
     target.copy_(torch.where(tau < 0.5, target + tau * apart, params - apart * (1.0 - tau)))

@@ -1,4 +1,4 @@
-"""Publishing: the one way in which parameters leave the device where they are learned."""
+"""Publishing: copying the learned parameters to the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hotloop.policies import ObsScale, PolicySnapshot
 from hotloop.policies.parameters import ParameterLayout
 from hotloop.replay.storage.device import Mark, pinned
 
-# Copies that may be on their way: one is read while the next is written.
+# Copies in flight: one is read while the next is written.
 _NUM_SLOTS = 2
 
 
@@ -20,9 +20,9 @@ class _Sent:
     """A policy on its way to the host.
 
     Attributes:
-        version, obs_scale: what belongs to it.
-        host: float32, (P,), that its parameters are copied to.
-        mark: where the device has copied them.
+        version, obs_scale: of the policy.
+        host: the destination of its parameters, float32, (P,).
+        mark: set when the device has copied them.
     """
 
     version: int
@@ -32,17 +32,17 @@ class _Sent:
 
 
 class Publisher:
-    """Copies the acting network's parameters to host memory that stays where it is.
+    """Copies the acting network's parameters to a fixed place in host memory.
 
-    Who acts reads that copy alone. From a GPU it is one transfer into pinned memory, which the
-    caller waits for; from the CPU one copy of the flat vector.
+    Acting reads only that copy. From a GPU it is one transfer into pinned memory, which the caller
+    waits for. On the CPU it is one copy of the flat vector.
 
     Args:
-        layout: where each parameter stands in the flat vector.
-        params: the vector, (P,), on any device; changed in place by learning.
-        overlap: give what was published the time before, whose copy has ended while environments
-            were stepped, and begin the next copy: the policy that acts is one publish old, always,
-            and nobody waits for the updates that were just begun.
+        layout: the position of each parameter in the flat vector.
+        params: the vector, (P,), on any device. Learning changes it in place.
+        overlap: return the policy of the call before, whose copy finished while environments were
+            stepped, and start the next copy. The acting policy is always one publication old, and
+            nothing waits for the newest updates.
     """
 
     def __init__(self, layout: ParameterLayout, params: Tensor, *, overlap: bool = False) -> None:
@@ -59,12 +59,13 @@ class Publisher:
     def publish(
         self, version: int, obs_scale: ObsScale | None = None, *, newest: bool = False
     ) -> PolicySnapshot:
-        """Return the policy as it is now, in arrays that the next call overwrites.
+        """Return the current policy, in arrays that the next call overwrites.
 
         Args:
-            version: updates or iterations that it has learned from.
-            obs_scale: how observations are scaled first.
-            newest: wait for it even with `overlap`, as a checkpoint must; the first call does.
+            version: number of updates or iterations of the policy.
+            obs_scale: the scaling of its observations.
+            newest: wait for the current policy even with `overlap`, as a checkpoint must. The first
+                call always does.
         """
         if self._slots:
             before, self._sent = self._sent, self._send(version, obs_scale)
@@ -75,13 +76,13 @@ class Publisher:
         return PolicySnapshot(version, self._arrays, obs_scale)
 
     def kept(self, snapshot: PolicySnapshot) -> PolicySnapshot:
-        """Return a copy of what was published last, which later calls leave alone."""
+        """Return a copy of the last published policy."""
         params = self._layout.views(self._host.clone())
         return PolicySnapshot(snapshot.version, params, snapshot.obs_scale)
 
     def _send(self, version: int, obs_scale: ObsScale | None) -> _Sent:
-        """Begin to copy, behind the updates that the device was given so far."""
-        host, mark = self._slots.pop(0)  # what it held was read in the call before, at the latest
+        """Start a copy behind the updates that were launched so far."""
+        host, mark = self._slots.pop(0)  # its content was read in the call before at the latest
         self._slots.append((host, mark))
         host.copy_(self._params, non_blocking=True)
         if self._is_on_gpu:
@@ -89,7 +90,7 @@ class Publisher:
         return _Sent(version, obs_scale, host, mark)
 
     def _received(self, sent: _Sent) -> PolicySnapshot:
-        """Copy what has arrived to where those who act read it."""
+        """Wait for a copy, and move it to the memory that acting reads."""
         sent.mark.wait()
         self._host.copy_(sent.host)
         return PolicySnapshot(sent.version, self._arrays, sent.obs_scale)

@@ -1,4 +1,4 @@
-"""A learner's state as a tree of tensors: copied, saved, checked and moved by one walk.
+"""A learner's state as a tree of tensors, and functions that copy, save, check and move it.
 
 A tree is a tensor, or a dataclass, a tuple or a dictionary of trees; None has no tensors.
 """
@@ -19,7 +19,7 @@ Tree = TypeVar("Tree")
 
 
 def tensors(tree: Any) -> dict[str, Tensor]:
-    """The tensors of a tree, by dotted names such as `adam.mean`, in order."""
+    """Return the tensors of a tree by dotted names such as `adam.mean`, in order."""
     return dict(_walk(tree, ""))
 
 
@@ -47,22 +47,22 @@ def stacked(trees: Sequence[Tree]) -> Tree:
 
 
 def to_device(tree: Tree, device: torch.device) -> Tree:
-    """Return the tree with its tensors on a device; those that are there stay the same."""
+    """Return the tree with its tensors on a device. Tensors that are there are not copied."""
     return mapped(tree, lambda x: x.to(device))
 
 
 def clone(tree: Tree) -> Tree:
-    """Return a copy that later updates leave alone, on the same device."""
+    """Return a copy on the same device."""
     return mapped(tree, lambda x: x.detach().clone())
 
 
 def to_arrays(tree: Any, prefix: str = "state.") -> dict[str, Array]:
-    """Return host arrays by name, for a checkpoint; on the CPU they share the tensors' memory."""
+    """Return host arrays by name, for a checkpoint. On the CPU they share the tensors' memory."""
     return {f"{prefix}{name}": x.detach().cpu().numpy() for name, x in tensors(tree).items()}
 
 
 def load_arrays(tree: Any, arrays: Mapping[str, Array], prefix: str = "state.") -> None:
-    """Write what `to_arrays` gave into the tensors of a tree, in place.
+    """Write the arrays of `to_arrays` into the tensors of a tree.
 
     Raises:
         CheckpointError: an array is missing or has another shape.
@@ -79,7 +79,7 @@ def load_arrays(tree: Any, arrays: Mapping[str, Array], prefix: str = "state.") 
 
 
 def non_finite(tree: Any) -> list[str]:
-    """The names of the tensors that hold NaN or infinity; one synchronisation."""
+    """Return the names of the tensors that hold NaN or infinity, with one synchronisation."""
     named = {name: x for name, x in tensors(tree).items() if x.is_floating_point()}
     if not named:
         return []

@@ -1,4 +1,4 @@
-"""An algorithm's update as the learner calls it: checked once, its metrics in one tensor."""
+"""An algorithm's update, checked once, with its metrics in one tensor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class BoundUpdate:
     """An update, bound to the state that it changes and to its hyper-parameters.
 
     Args:
-        function: `function(state, batch, noise, hyper)` gives metrics, a dictionary of 0-d tensors
-            by name, or those and one more tensor, the |TD error| of each row.
+        function: `function(state, batch, noise, hyper)` returns metrics, a dictionary of 0-d
+            tensors by name, or metrics and another tensor, the |TD error| of each row.
         state: a tree of tensors, changed in place.
         hyper: a NamedTuple of 0-d tensors.
-        choice: how it is executed.
-        name: what messages call it.
+        choice: the way it is executed.
+        name: the update's name in messages.
 
     Attributes:
-        names: of the metrics; known after the first call.
-        execution: eager or compiled.
+        names: names of the metrics, known after the first call.
+        execution: executes the update.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BoundUpdate:
 
         Args:
             batch: a NamedTuple of tensors, rows first.
-            noise: what the algorithm asked for; None: nothing.
+            noise: random numbers of the shape that the algorithm requests; None: none.
 
         Returns:
             The metrics, float32, (M,), in the order of `names`; |TD error|, (B,), or None.
@@ -57,7 +57,7 @@ class BoundUpdate:
         return result if isinstance(result, tuple) else (result, None)
 
     def packed(self, bound: tuple[Any, Any], batch: Any, noise: Tensor | None) -> Any:
-        """The update with its metrics in one tensor: one output instead of many."""
+        """Run the update; return its metrics in one tensor."""
         state, hyper = bound
         metrics, more = _split(self._function(state, batch, noise, hyper))
         if tuple(metrics) != self.names:
@@ -70,10 +70,10 @@ class BoundUpdate:
         return row if more is None else (row, more.detach())
 
     def check(self, batch: Any, noise: Tensor | None) -> None:
-        """Run the update once on copies, and hold it against the contract.
+        """Run the update once on copies, and check its contract.
 
         Raises:
-            ConfigError: it does not keep it.
+            ConfigError: the update does not keep the contract.
         """
         (state, hyper), batch, noise = copy.deepcopy((self._bound, batch, noise))
         before = tensors(state)
@@ -113,7 +113,7 @@ class BoundUpdate:
 
 
 def _split(result: Any) -> tuple[Any, Any]:
-    """Metrics, and what was given beside them."""
+    """Return the metrics and the other result."""
     if isinstance(result, tuple) and len(result) == 2:
         return result[0], result[1]
     return result, None

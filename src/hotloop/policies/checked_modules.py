@@ -86,9 +86,9 @@ class CheckedModule:
         """Return `function(params, *inputs)`, which gives the outputs, those of shape () as (B,).
 
         Raises:
-            ConfigError: the precision is not float32.
+            ConfigError: the precision is bfloat16.
         """
-        if precision != "float32":
+        if precision == "bfloat16":
             raise self._error(
                 f"`precision` '{precision}' is of hotloop's own layers: "
                 "leave it at 'float32', and round inside the module's `forward`"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -36,9 +36,18 @@ from hotloop.types import Array, Episode
 MOST_BLOCK_STEPS = 8
 _ENVS = "envs."  # before the names of the environments' own tensors
 
-Execute = Callable[[Callable[..., Any], str], Callable[..., Any]]
-"""Makes something that runs a function of (state, *arguments), of that name: eager, or as a graph.
-The state is a tree of tensors, some of which the function changes in place."""
+
+class Execute(Protocol):
+    """Wraps a function of (state, *arguments), to run it eager, compiled or as a graph.
+
+    The state is a tree of tensors, some of which the function changes in place.
+    """
+
+    def __call__(
+        self, function: Callable[..., Any], name: str, *, copies_outputs: bool = True
+    ) -> Callable[..., Any]:
+        """See `hotloop.learner.Execution`."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +114,8 @@ class DeviceEnvironments:
             self._envs, policy, num_steps=plan.num_steps, seed=plan.seed, execute=self._made
         )
 
-    def _made(self, function: Callable[..., Any], name: str) -> Any:
-        self.executions.append(self._execute(function, name))
+    def _made(self, function: Callable[..., Any], name: str, *, copies_outputs: bool = True) -> Any:
+        self.executions.append(self._execute(function, name, copies_outputs=copies_outputs))
         return self.executions[-1]
 
     def close(self) -> None:
@@ -167,7 +176,9 @@ class OnDeviceRollout:
             k for k in range(1, min(num_steps, MOST_BLOCK_STEPS) + 1) if num_steps % k == 0
         )
         if isinstance(envs, TensorVectorEnv):
-            self._run_block = execute(self._block, "rollout")
+            # Several blocks are copied into one fragment, so their outputs need no other copy.
+            is_whole = self._block_steps == num_steps
+            self._run_block = execute(self._block, "rollout", copies_outputs=is_whole)
         else:
             self._act = execute(self._acted, "act")
             self._evaluate = execute(self._told, "evaluate")

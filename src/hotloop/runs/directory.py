@@ -277,6 +277,10 @@ class RunDirectory:
         """Write down another configuration to go on with, as JSON holds it."""
         self._write_content(config=dict(config))
 
+    def add_versions(self, versions: Mapping[str, str]) -> None:
+        """Add what the run runs on to the versions in `config.json`."""
+        self._write_content(versions={**self._content["versions"], **versions})
+
     def keep_choice(self, options: Mapping[str, Any], about: Mapping[str, Any]) -> None:
         """Write down what was chosen where the configuration leaves a choice: a resumed run must
         not choose again.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ import torch
 from hotloop.envs import Spaces, VectorEnv, environment_name, make_vec
 from hotloop.envs.device import is_on_device, make_device_vec
 from hotloop.errors import ConfigError
-from hotloop.learner import Choice, Execution, choose
+from hotloop.learner import Execution, choose
 from hotloop.policies import Network
 from hotloop.rollouts import CollectionOptions, Environments, InlineEnvironments, Schedule
 from hotloop.rollouts.on_device import DeviceEnvironments
@@ -152,11 +151,13 @@ def make_device_environments(
     # A step launches about as much as an update does.
     num_steps = config.total_timesteps // config.total_envs
     choice = choose(config.execution, num_calls=num_steps, flop_per_call=0.0, device=device)
-    return DeviceEnvironments(envs, partial(_execution, choice))
 
+    def execute(
+        function: Callable[..., Any], name: str, *, copies_outputs: bool = True
+    ) -> Execution:
+        return Execution(function, choice, name, copies_outputs=copies_outputs)
 
-def _execution(choice: Choice, function: Callable[..., Any], name: str) -> Execution:
-    return Execution(function, choice, name)
+    return DeviceEnvironments(envs, execute)
 
 
 def choose_workers(

@@ -18,13 +18,12 @@ from hotloop import timing
 from hotloop.envs.closing import closed_in_time
 from hotloop.errors import ConfigError
 from hotloop.learner.lanes import Lanes
-from hotloop.learner.threads import FreeThreads
 from hotloop.runs import Report, Result
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.learning import Learning, Run
 from hotloop.training.options import may_change
-from hotloop.training.running import Shared, torch_threads_taken, trained
+from hotloop.training.running import Shared, set_up_torch, trained
 
 OnLaneReport = Callable[[int, Report], "bool | None"]
 
@@ -58,8 +57,8 @@ def train_lanes(
     check_lanes(algorithm, configs)
     with contextlib.ExitStack() as exits:
         envs_to_close = exits.enter_context(closed_in_time())
-        threads = torch_threads_taken(configs[0].torch_threads, exits)
-        shared = exits.enter_context(_recorded(threads, len(configs)))
+        threads, gpu = set_up_torch(configs[0], exits)
+        shared = exits.enter_context(_recorded(Shared(threads, gpu, len(configs))))
         runs = [
             trained(
                 algorithm,
@@ -193,9 +192,8 @@ def _numbered(call: Callable[..., Any], k: int) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _recorded(threads: FreeThreads | None, num_runs: int) -> Iterator[Shared]:
-    """Give what runs of one process share; its timing is copied to each in the end."""
-    shared = Shared(threads, num_runs)
+def _recorded(shared: Shared) -> Iterator[Shared]:
+    """Copy the timing of the process to each run's directory in the end."""
     try:
         yield shared
     finally:

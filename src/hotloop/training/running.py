@@ -15,8 +15,8 @@ from hotloop.envs import environment_name
 from hotloop.envs.closing import closed_in_time
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
-from hotloop.learner.graphs import shared_with_others
 from hotloop.learner.threads import FreeThreads, available_threads
+from hotloop.ops.products import Precision, gpu_arithmetic
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.rollouts import Rollout
@@ -113,14 +113,15 @@ class Shared:
 
     Args:
         threads: of the update, which come and go; None: a fixed number.
+        gpu: settings of the GPU, for the runs' records.
         num_runs: that are trained.
 
     Attributes:
         run_dirs: of the runs; timing is recorded in the first one's.
     """
 
-    def __init__(self, threads: FreeThreads | None, num_runs: int) -> None:
-        self.threads, self.num_runs = threads, num_runs
+    def __init__(self, threads: FreeThreads | None, gpu: Mapping[str, str], num_runs: int) -> None:
+        self.threads, self.gpu, self.num_runs = threads, gpu, num_runs
         self.run_dirs: list[Path] = []
 
     def add(self, run_dir: Path) -> None:
@@ -270,7 +271,7 @@ class Training:
             if self._shared is None
             else learner.choose(num_lanes=self._shared.num_runs).reason
         )
-        wants_to_stop = self._reporter.begin(
+        return self._reporter.begin(
             config,
             execution=execution,
             resumed=told,
@@ -278,9 +279,6 @@ class Training:
             position=None if resumed is None else resumed.position,
             is_resumed=self._is_resumed,
         )
-        if others := shared_with_others(learner.device):
-            self._reporter.doing(others)
-        return wants_to_stop
 
     def end_iteration(
         self,
@@ -379,12 +377,30 @@ class Training:
             self._reporter.close(is_interrupted=is_interrupted)
 
 
-def torch_threads_taken(asked: int | str, exits: contextlib.ExitStack) -> FreeThreads | None:
-    """Take the threads of the update until `exits` close; return those that come and go."""
-    if isinstance(asked, int):
-        exits.enter_context(torch_threads(asked))
-        return None
-    return exits.enter_context(FreeThreads(available_threads()).taken())
+def set_up_torch(
+    config: Any, exits: contextlib.ExitStack, *, is_resumed: bool = False
+) -> tuple[FreeThreads | None, dict[str, str]]:
+    """Set torch's threads and the GPU's arithmetic until `exits` close.
+
+    Args:
+        config: of the run, or of one of several that share the process.
+        is_resumed: whether the run began before, possibly on a GPU that is not there now.
+
+    Returns:
+        The threads, if their number changes with the load; the GPU's settings, for the record.
+
+    Raises:
+        ConfigError: there is no such device, or it can't multiply in this precision.
+    """
+    device = choose_device(config.device)
+    precision: Precision = getattr(config, "precision", "float32")
+    if is_resumed and device.type == "cpu" and precision == "tf32":
+        precision = "float32"  # the first report says that the device is another one
+    gpu = exits.enter_context(gpu_arithmetic(precision, device))
+    if isinstance(config.torch_threads, int):
+        exits.enter_context(torch_threads(config.torch_threads))
+        return None, gpu
+    return exits.enter_context(FreeThreads(available_threads()).taken()), gpu
 
 
 def trained(
@@ -431,12 +447,14 @@ def trained(
                     config, Path(resume_from), algorithm=algorithm.reference, env=name
                 )
         if shared is None:
-            threads = torch_threads_taken(config.torch_threads, exits)
+            threads, gpu = set_up_torch(config, exits, is_resumed=not is_new)
             exits.callback(timing.stop)
             timing.start(run.path / "timing", component="learner")
         else:
-            threads = shared.threads
+            threads, gpu = shared.threads, shared.gpu
             shared.add(run.path)
+        if gpu:
+            run.add_versions(gpu)
         training = Training(
             algorithm,
             config,

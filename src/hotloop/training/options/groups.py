@@ -173,8 +173,10 @@ class NetworkOptions(Options):
     by what is observed. Or one of your own instead, `module:Class`, or what makes it."""
     layer_norm: bool = False
     """Normalise what an encoder of images gives."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the matrix products; bfloat16 is faster where the CPU has instructions for it."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """Precision of matrix products and convolutions. tf32: faster on GPUs from Ampere on, with 10
+    bits of mantissa in the operands. bfloat16: 8 bits, faster on devices with instructions for
+    it."""
 
     layer_options: ClassVar[tuple[str, ...]] = ("hidden_sizes", "activation", "layer_norm")
     """Options that a network of one's own takes no notice of."""
