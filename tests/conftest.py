@@ -36,6 +36,9 @@ MAY_BE_SKIPPED = (
     "py-spy may not trace",  # a container without SYS_PTRACE
 )
 
+# Fixtures that start programs of others: their tests are marked `outside`.
+OUTSIDE = {"chromium", "cluster", "ray"}
+
 _TURNS = pytest.StashKey[str]()
 
 
@@ -75,7 +78,11 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["turns"] = node.config.stash[_TURNS]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if not OUTSIDE.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("outside")
     if config.getoption("--quick"):
         long_ones = set(LONG_ONES.read_text(encoding="utf-8").split())
         left_out = [item for item in items if function_of(item.nodeid) in long_ones]

@@ -10,11 +10,10 @@ from tests.costs import Costs, total
 ROOT = Path(__file__).parent.parent
 SUITE = """
 import subprocess, sys, time
-from pathlib import Path
 import pytest
 
 SPIN = "import time\\nend = time.process_time() + {}\\nwhile time.process_time() < end: pass"
-RUNNING = Path(__file__).parent / "running"
+SERVERS = []
 
 @pytest.fixture(scope="module")
 def model():
@@ -26,6 +25,12 @@ def env():
 
 def test_child(env):
     subprocess.run([sys.executable, "-c", SPIN.format(0.5)], check=True)
+
+def test_server():
+    # It has ended when its output ends, but nobody has waited for it.
+    command = [sys.executable, "-c", SPIN.format(0.5)]
+    SERVERS.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+    SERVERS[-1].stdout.read()
 
 @pytest.mark.parametrize("case", range(4))
 def test_model(model, case): pass
@@ -77,9 +82,10 @@ def test_costs_add_up_over_workers_and_runs(tmp_path):
     printed = run_suite(tmp_path, "--costs=build/costs.json", "-k", "sleeps")
     costs = Costs(tmp_path / "build" / "costs.json")
 
-    # A child that the test waits for counts, and so does a fixture of the test alone.
+    # Children count, waited for or not, and so does a fixture of the test alone.
     core_s = {name.partition("::")[2]: total(cost)[1] for name, cost in costs.tests.items()}
     assert core_s["test_child"] >= 0.6
+    assert core_s["test_server"] >= 0.5
     assert costs.tests["test_suite.py::test_child"]["setup"][1] >= 0.1
     # A shared fixture counts as itself, once per worker that sets it up.
     setups, _, fixture_s = costs.fixtures["test_suite.py::model"]
