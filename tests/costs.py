@@ -177,7 +177,9 @@ class Costs:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.fixtures.update(self._new_fixtures)
+        self.fixtures |= {
+            name: cost for name, cost in self._new_fixtures.items() if max(cost[1:]) > 0.01
+        }
         if self._new_collection:
             self.collection[session.config.option.markexpr] = round(self._new_collection, 2)
         self.write()
