@@ -7,9 +7,8 @@ INSTALL ?= -e .
 EXTRAS ?= train,mujoco,dev
 # Processes that run the tests; 0: one after another.
 JOBS ?= auto
-# Those that run the slow ones.
-SLOW_JOBS ?= 0
-# More of pytest's options: --no-skips fails what is skipped for no reason on tests/conftest.py's list.
+# More of pytest's options. --no-skips fails tests that are skipped for a reason that is not listed in
+# tests/conftest.py, --costs=FILE measures each test, --shuffle=SEED runs them in random order.
 OPTIONS ?=
 BIN := $(VENV)/bin
 DEMO := runs/demo
@@ -25,11 +24,17 @@ BANDIT_PEERS := EpsilonGreedy mabwiser omegaconf 'pymab; python_version >= "3.11
 # Two files: what the project's environment is made of, and what the peers bring into it.
 PINS := --constraint constraints.txt --constraint bench/constraints.txt
 
+# Bytecode of the tests is kept: a run without it rewrites their assertions in each process.
+unexport PYTHONDONTWRITEBYTECODE
+
+PYTEST = $(BIN)/python -m pytest $(OPTIONS) -n $(JOBS) --dist worksteal
+
 ifeq ($(shell command -v $(PYTHON)),)
 PYTHON := python3
 endif
 
-.PHONY: demo test test-quick test-slow test-faults test-all lint docs bench wheel clean
+.PHONY: demo test test-quick test-slow test-outside test-faults test-all long-ones lint docs bench
+.PHONY: wheel clean
 
 # Train CartPole, look at the curve and at where the time went, play 100 episodes.
 demo: $(VENV)/installed
@@ -38,19 +43,25 @@ demo: $(VENV)/installed
 	$(BIN)/hotloop eval $(DEMO) --episodes 100
 	@echo "learning curve: $(DEMO)/learning_curve.png"
 
-# Everything but the tests marked slow: some minutes.
+# Everything but whole trainings and the tests that start programs of others.
 test: $(VENV)/installed
-	$(BIN)/python -m pytest $(OPTIONS) -n $(JOBS) --dist worksteal \
-		-m "not slow and not gpu and not faults"
+	$(PYTEST) -m "not slow and not outside and not gpu and not faults"
 
-# What takes a moment, for while one works; `make test OPTIONS=--note-long-ones` notes what does not.
+# Short tests only, for while you work. tests/long_ones.txt lists the others.
 test-quick: $(VENV)/installed
-	$(BIN)/python -m pytest --quick -q -n $(JOBS) -m "not slow and not gpu and not faults"
+	$(PYTEST) --quick -q -m "not slow and not outside and not gpu and not faults"
 
-# Whole trainings, five seeds each.
+# Whole trainings and other long tests.
 test-slow: $(VENV)/installed
-	$(BIN)/python -m pytest $(OPTIONS) -n $(SLOW_JOBS) --dist loadfile \
-		-m "slow and not gpu and not faults"
+	$(PYTEST) -m "slow and not outside and not gpu and not faults"
+
+# Tests with browsers, Doom, Ray clusters, py-spy and simulated power losses.
+test-outside: $(VENV)/installed
+	$(PYTEST) -m "outside and not gpu and not faults"
+
+# Derive tests/long_ones.txt from the measurements of a run with --costs=build/costs.json.
+long-ones: $(VENV)/installed
+	$(BIN)/python -m tests.costs build/costs.json --write-long-ones
 
 # Kills, full disks, damaged files (docs/faults.md): twenty minutes at most. Disks are mounted in a
 # namespace of its own where that is allowed, and left out where nothing is.
@@ -58,14 +69,14 @@ test-faults: $(VENV)/installed
 	own=; for way in "unshare -m" "unshare -rm"; do $$way true 2>/dev/null && own=$$way && break; done; \
 		$$own $(BIN)/python -m pytest -m faults tests/faults
 
-test-all: test test-slow
+test-all: test test-outside test-slow
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
-	$(BIN)/lint-imports
 	$(BIN)/python -m bench imports
+	$(BIN)/lint-imports
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # The pages of docs/ and the reference as a site; a warning is an error. No network is needed.
 docs: $(VENV)/installed
@@ -78,16 +89,23 @@ bench: $(VENV)/installed
 	$(BIN)/pip install --quiet $(PINS) --no-deps tianshou SMPyBandits
 	$(BIN)/python -m bench all
 
-wheel: $(VENV)/installed
-	rm -rf dist
-	$(BIN)/python -m build --wheel --no-isolation
+# Builds in an environment of its own. Old modules in build/ would be packed too.
+wheel: $(BIN)/pip
+	rm -rf dist build/lib* build/bdist*
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist
 
-$(VENV)/installed: pyproject.toml constraints.txt $(wildcard src/hotloop/*/*.c src/hotloop/*/*/*.c)
-	@echo "installing into $(VENV); this takes some minutes once"
+$(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
+
+# A new wheel has the version of the installed one, so pip is told to replace that.
+WHEEL := $(filter %.whl,$(INSTALL))
+$(VENV)/installed: pyproject.toml constraints.txt $(wildcard src/hotloop/*/*.c src/hotloop/*/*/*.c) \
+		$(WHEEL) | $(BIN)/pip
+	@echo "installing into $(VENV); this takes some minutes once"
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt $(INSTALL)[$(EXTRAS)]
+	$(if $(WHEEL),$(BIN)/pip install --quiet --force-reinstall --no-deps $(WHEEL))
 	touch $@
 
 clean:

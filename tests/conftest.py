@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import re
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from tests import browser
+from tests.costs import LONG_ONES, Costs, Meter, function_of
 from tests.trained_runs import copy_trained_run, shared_folder, trained_run
 
 __all__ = ["copy_trained_run", "trained_run"]  # fixtures of all tests
@@ -40,9 +45,10 @@ MAY_BE_SKIPPED = (
 # runs the tests of a GPU alone.
 OPTIONAL = ("docutils", "gymnasium", "hypothesis", "onnxruntime", "scipy", "sphinx", "vizdoom")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)[.\w]*'")
+# Fixtures that start programs of others: their tests are marked `outside`.
+OUTSIDE = {"chromium", "cluster", "ray"}
 
-# Functions with a test that took longer than so much, one a line.
-LONG_ONES, LONG_S = Path(__file__).parent / "long_ones.txt", 0.15
+_TURNS = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,40 +57,81 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--no-skips", action="store_true", help="fail what is skipped for no reason on the list"
     )
     group.addoption("--quick", action="store_true", help=f"leave out what {LONG_ONES.name} names")
-    group.addoption("--note-long-ones", action="store_true", help=f"write {LONG_ONES.name} anew")
+    group.addoption(
+        "--costs", type=Path, metavar="FILE", help="measure wall and core-seconds per test"
+    )
+    group.addoption(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="run modules and their tests in random order",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Processes of xdist tell the first one, which writes.
-    if config.getoption("--note-long-ones") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(LongOnes(), "long-ones")
+    is_worker = hasattr(config, "workerinput")
+    if path := config.getoption("--costs"):
+        config.pluginmanager.register(Meter(), "meter")
+        if not is_worker:
+            config.pluginmanager.register(Costs(path), "costs")
+    if is_worker:
+        config.pluginmanager.register(Turns(Path(config.workerinput["turns"])), "turns")
+    else:
+        folder = tempfile.TemporaryDirectory(prefix="hotloop-turns-")
+        config.add_cleanup(folder.cleanup)
+        config.stash[_TURNS] = folder.name
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["turns"] = node.config.stash[_TURNS]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--quick"):
-        return
-    long_ones = set(LONG_ONES.read_text(encoding="utf-8").split())
-    left_out = [item for item in items if _function(item.nodeid) in long_ones]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if _function(item.nodeid) not in long_ones]
+    for item in items:
+        if not OUTSIDE.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("outside")
+    if config.getoption("--quick"):
+        long_ones = set(LONG_ONES.read_text(encoding="utf-8").split())
+        left_out = [item for item in items if function_of(item.nodeid) in long_ones]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if function_of(item.nodeid) not in long_ones]
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        # Tests of a module stay together: they share fixtures.
+        random = Random(seed)
+        modules = defaultdict(list)
+        for item in items:
+            modules[item.nodeid.partition("::")[0]].append(item)
+        order = random.sample(sorted(modules), len(modules))
+        items[:] = [
+            item for name in order for item in random.sample(modules[name], len(modules[name]))
+        ]
 
 
-def _function(test: str) -> str:
-    return test.partition("[")[0]
+class Turns:
+    """Run tests marked `alone` while no other worker process runs a test.
 
+    Args:
+        folder: an empty directory, the same for all workers of a run.
+    """
 
-class LongOnes:
-    """Notes which tests take long."""
+    def __init__(self, folder: Path) -> None:
+        # The process that waits to be alone holds the queue, so that no further test begins.
+        flags = os.O_RDWR | os.O_CREAT
+        self._queue, self._floor = (os.open(folder / name, flags) for name in ("queue", "floor"))
 
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = defaultdict(float)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        names = {_function(name) for name, seconds in self._seconds.items() if seconds > LONG_S}
-        LONG_ONES.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        is_alone = item.get_closest_marker("alone") is not None
+        fcntl.flock(self._queue, fcntl.LOCK_EX)
+        fcntl.flock(self._floor, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        fcntl.flock(self._queue, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(self._floor, fcntl.LOCK_UN)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

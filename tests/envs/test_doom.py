@@ -22,6 +22,8 @@ from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, U
 from hotloop.types import RunningEpisode
 
 BASIC = "VizdoomBasic-v1"
+pytestmark = pytest.mark.outside
+
 SHOOT, RIGHT, LEFT = 1, 2, 3  # 0: nothing
 
 

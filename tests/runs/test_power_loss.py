@@ -13,6 +13,8 @@ import pytest
 from hotloop.runs import RunDirectory
 from tests.runs.test_checkpoints import checkpoint
 
+pytestmark = pytest.mark.outside
+
 
 class Recording:
     """Calls that change a directory or bring it to the disk, from when it is made."""

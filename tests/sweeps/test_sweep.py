@@ -237,6 +237,7 @@ def test_pruned_runs_are_stopped_early(path):
 # --- the report ----------------------------------------------------------------------------------
 
 
+@pytest.mark.outside  # a browser
 def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_path, request):
     sweep(
         path, "learning_rate=1e-12,3e-2", "gae_lambda=0.9,1", "--sampler", "grid", "--seeds", "1-2"

@@ -209,6 +209,7 @@ def test_a_failure_is_in_the_report_and_the_program_goes_on(tmp_path):
     ]
 
 
+@pytest.mark.outside
 def test_the_real_one(tmp_path):
     if pyspy._find() is None:
         pytest.skip("py-spy is not installed")

@@ -105,6 +105,7 @@ def test_the_script_for_slurm_starts_one_ray_on_all_nodes(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.outside
 @pytest.mark.timeout(240)
 def test_the_script_for_slurm_trains_on_a_node(tmp_path):
     run = tmp_path / "run"

@@ -22,6 +22,8 @@ from tests.rollouts.ray.test_ray import SMALL, assert_adds_up, pids_of
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 STORE = {"object_store_memory": 100 * 2**20}
+pytestmark = pytest.mark.outside
+
 PATHS = {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 

@@ -1,0 +1,136 @@
+"""How the tests themselves are run: what they cost, their order, and tests that run alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.costs import Costs, total
+
+ROOT = Path(__file__).parent.parent
+SUITE = """
+import subprocess, sys, time
+import pytest
+
+SPIN = "import time\\nend = time.process_time() + {}\\nwhile time.process_time() < end: pass"
+SERVERS = []
+
+@pytest.fixture(scope="module")
+def model():
+    exec(SPIN.format(0.3))
+
+@pytest.fixture
+def env():
+    exec(SPIN.format(0.1))
+
+def test_child(env):
+    subprocess.run([sys.executable, "-c", SPIN.format(0.5)], check=True)
+
+def test_server():
+    # It has ended when its output ends, but nobody has waited for it.
+    command = [sys.executable, "-c", SPIN.format(0.5)]
+    SERVERS.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+    SERVERS[-1].stdout.read()
+
+@pytest.mark.parametrize("case", range(4))
+def test_model(model, case): pass
+
+def test_sleeps():
+    time.sleep(0.4)
+"""
+# Each test leaves a file while it runs; one that runs alone must see no other.
+ALONE = """
+import time
+from pathlib import Path
+import pytest
+
+RUNNING = Path(__file__).parent / "running"
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(i, marks=[pytest.mark.alone] if i % 3 == 0 else []) for i in range(24)]
+)
+def test_case(case):
+    mine = RUNNING / str(case)
+    mine.touch()
+    time.sleep(0.02)
+    others = [one.name for one in RUNNING.iterdir() if one != mine]
+    mine.unlink()
+    assert case % 3 or not others
+    assert all(int(name) % 3 for name in others)
+    with open(RUNNING.parent / "order", "a") as file:
+        file.write(f"{case}\\n")
+"""
+
+
+def run_suite(folder: Path, *options: str) -> str:
+    """Run the tests in a folder with the hooks of tests/conftest.py, and return the output."""
+    (folder / "conftest.py").write_text(
+        "from tests.conftest import pytest_addoption, pytest_configure, pytest_configure_node\n"
+        "from tests.conftest import pytest_collection_modifyitems\n"
+    )
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone: as in pyproject.toml\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", *options]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_costs_add_up_over_workers_and_runs(tmp_path):
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    run_suite(tmp_path, "-n2", "--costs=build/costs.json", "-k", "not sleeps", "-m", "not alone")
+    printed = run_suite(tmp_path, "--costs=build/costs.json", "-k", "sleeps")
+    costs = Costs(tmp_path / "build" / "costs.json")
+
+    # Children count, waited for or not, and so does a fixture of the test alone.
+    core_s = {name.partition("::")[2]: total(cost)[1] for name, cost in costs.tests.items()}
+    assert core_s["test_child"] >= 0.6
+    assert core_s["test_server"] >= 0.5
+    assert costs.tests["test_suite.py::test_child"]["setup"][1] >= 0.1
+    # A shared fixture counts as itself, once per worker that sets it up.
+    setups, _, fixture_s = costs.fixtures["test_suite.py::model"]
+    assert setups in (1, 2)
+    assert fixture_s >= 0.3 * setups
+    assert all(core_s[f"test_model[{case}]"] < 0.2 for case in range(4))
+    assert costs.shared["test_suite.py::test_model[2]"] == ["test_suite.py::model"]
+    assert costs.collection["not alone"] > 0
+    # The second run has added its test: that one waits, and needs no core.
+    wall_s, sleep_core_s = total(costs.tests["test_suite.py::test_sleeps"])
+    assert wall_s >= 0.4 > sleep_core_s
+    assert "test_suite.py::test_child" in printed
+    assert printed.strip().splitlines()[-1].startswith("=")
+    assert "1 passed" in printed.strip().splitlines()[-1]
+
+
+def test_the_limit_of_long_tests_follows_from_the_budget(tmp_path):
+    costs = Costs(tmp_path / "costs.json")
+    costs.tests = {
+        "a.py::quick[0]": {"call": [0.1, 0.1]},
+        "a.py::quick[1]": {"call": [0.1, 0.2]},
+        "a.py::waits": {"setup": [0.2, 0.0], "call": [0.2, 0.0]},
+        "a.py::trains": {"call": [0.0, 0.0]},
+        "a.py::long": {"call": [2.0, 2.0]},
+    }
+    costs.fixtures = {"run": [2, 1.0, 6.0]}
+    costs.shared = {"a.py::trains": ["run"]}
+    costs.write()
+    costs = Costs(costs.path)
+
+    assert costs.long_ones(budget_s=0.35) == (["a.py::long", "a.py::trains", "a.py::waits"], 0.2)
+    assert costs.long_ones(budget_s=0.75) == (["a.py::long", "a.py::trains"], 0.4)
+    assert costs.long_ones(budget_s=3) == (["a.py::trains"], 2.0)
+    assert costs.long_ones(budget_s=6) == ([], 3.0)
+
+
+def test_a_test_marked_alone_runs_while_no_other_does(tmp_path):
+    (tmp_path / "test_alone.py").write_text(ALONE)
+    (tmp_path / "running").mkdir()
+    orders = []
+    for options in (["-n3"], ["--shuffle=1"], ["--shuffle=1"], ["--shuffle=2"]):
+        run_suite(tmp_path, *options)
+        orders.append([int(case) for case in (tmp_path / "order").read_text().split()])
+        (tmp_path / "order").unlink()
+
+    assert all(sorted(order) == list(range(24)) for order in orders)
+    # A seed is an order.
+    assert orders[1] == orders[2] != orders[3] != sorted(orders[3])
