@@ -38,8 +38,10 @@ class ActingPolicy:
         network: what acts.
         snapshot: its parameters.
         exploration: how it departs from what it thinks best in `draw_noise` and `choose`.
-        device: where networks are computed that act through torch; perceptrons are computed by
-            NumPy whatever it is.
+        device: where networks are computed that act through torch. Perceptrons are computed by
+            NumPy, whatever the device is.
+        forward: computes the network's outputs by parameters of its own, such as a
+            `LearnerForward`; None: the network acts by the snapshot's.
 
     Attributes:
         network: what acts.
@@ -59,6 +61,7 @@ class ActingPolicy:
         *,
         exploration: Exploration | None = None,
         device: str = "cpu",
+        forward: TorchForward | None = None,
     ) -> None:
         self.network = network
         self.exploration = exploration
@@ -67,7 +70,8 @@ class ActingPolicy:
         self._head = network.make_head(exploration)
         self._limits = action_limits(network.action_spec)
         self.tells_value = network.has_value and network.layers.twin is None
-        self._forward = self._make_forward(device)
+        self._forward = self._make_forward(device) if forward is None else forward
+        self._has_own_forward = forward is not None
         self._rng = np.random.default_rng(0)
         self._writer: RowWriter | None = None
         self._masks: MaskWriter | None = None
@@ -79,13 +83,27 @@ class ActingPolicy:
         self.load(snapshot)
 
     def _make_forward(self, device: str) -> TwinForward | TorchForward:
-        layers = self.network.layers
-        if layers.twin is not None:
-            return TwinForward(layers.twin)
-        # Torch is imported only for those who brought it along.
-        from hotloop.policies.torch_acting import TorchForward
+        twin = self.network.layers.twin
+        if twin is not None:
+            return TwinForward(twin)
+        # Imported only for networks that need torch.
+        from hotloop.policies.torch_acting import ModuleForward
 
-        return TorchForward(*layers.torch_module(), self.network.obs_spec.dtype, device)
+        return ModuleForward(self.network, device)
+
+    @property
+    def needs_parameters(self) -> bool:
+        """Whether new parameters reach it by `load` and `refresh` alone.
+
+        False of a policy that reads the learner's own, whose snapshot may then be older.
+        """
+        return not self._has_own_forward or self._head.acts_by_parameters
+
+    def on_host(self) -> ActingPolicy:
+        """Return a policy that acts on the CPU by the snapshot: itself, if it does so already."""
+        if not self._has_own_forward:
+            return self
+        return ActingPolicy(self.network, self.snapshot, exploration=self.exploration)
 
     @property
     def memory_size(self) -> int:
@@ -122,6 +140,8 @@ class ActingPolicy:
     def refresh(self, version: int) -> None:
         """Act with what the loaded parameters have become, which were changed in place."""
         self.version = version
+        if not self.needs_parameters:
+            return
         folded = self._head.fold(self.snapshot.params)
         for name, array in self._folded.items():
             if array is not folded[name]:  # what a head puts together anew
