@@ -16,6 +16,7 @@ from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.replay.storage.device import Uploads
 
 
 class Bound(NamedTuple):
@@ -61,6 +62,7 @@ class DevicePolicy:
         self.nets, self.host = nets, host
         twin = self.network.layers.twin
         self._dtype = torch.float32 if twin else getattr(torch, self.network.obs_spec.dtype)
+        self._uploads = Uploads(params.device)
         self.bound = Bound(params, None, None, None)
         scale = host.obs_scale
         if scale is not None:
@@ -78,8 +80,9 @@ class DevicePolicy:
         self.host.load(snapshot)
         scale, bound = snapshot.obs_scale, self.bound
         if scale is not None and bound.mean is not None and bound.std is not None:
-            bound.mean.copy_(torch.from_numpy(scale.mean))
-            bound.std.copy_(torch.from_numpy(scale.std))
+            with self._uploads as uploads:
+                uploads.put("mean", bound.mean, scale.mean)
+                uploads.put("std", bound.std, scale.std)
 
     def scaled(self, obs: Tensor, bound: Bound | None = None) -> Tensor:
         """Return what the network sees of raw observations, (…, *obs_shape), and is trained on.

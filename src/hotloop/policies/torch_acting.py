@@ -218,19 +218,21 @@ class ModuleForward(TorchForward):
 
     def __init__(self, network: Network, device: str = "cpu") -> None:
         super().__init__(network)
-        self._module, params = network.layers.torch_module()
-        self._params = {name: param.detach().numpy() for name, param in params.items()}
+        module, params = network.layers.torch_module()
         self._input = np.empty(0, np.float32)
-        self._on_device: nn.Module | None = None
-        if torch.device(device) != torch.device("cpu"):
-            there = torch.device(device)
-            self._on_device = copy.deepcopy(self._module).to(there)
+        self._call: DeviceCall | None = None
+        there = torch.device(device)
+        if there != torch.device("cpu"):
+            moved = copy.deepcopy(module).to(there)
+            pairs = zip(module.parameters(), moved.parameters(), strict=True)
+            twins = {id(here): param for here, param in pairs}
+            module, params = moved, {name: twins[id(param)] for name, param in params.items()}
             self._call = DeviceCall(
-                lambda _, obs, memory: _outputs(self._on_device, obs, memory),
-                None,
-                self._num_columns,
-                there,
+                lambda _, obs, memory: _outputs(moved, obs, memory), None, self._num_columns, there
             )
+        self._module = module
+        self._params = {name: param.detach() for name, param in params.items()}
+        self._uploads = transfer.Uploads(there)
 
     def load(self, snapshot: PolicySnapshot) -> None:
         """See `TorchForward`: compute with a copy of these parameters."""
@@ -240,13 +242,17 @@ class ModuleForward(TorchForward):
 
     def refresh(self) -> None:
         """See `TorchForward`."""
-        for name, param in self._params.items():
-            np.copyto(param, self._snapshot.params[name])
-        if self._on_device is not None:
-            self._on_device.load_state_dict(self._module.state_dict())
+        params = self._snapshot.params
+        if self._call is None:
+            for name, param in self._params.items():
+                np.copyto(param.numpy(), params[name])
+            return
+        with self._uploads as uploads:
+            for name, param in self._params.items():
+                uploads.put(name, param, params[name])
 
     def _outputs(self, obs: Array, memory: Array | None) -> Sequence[Array]:
-        if self._on_device is not None:
+        if self._call is not None:
             return self._columns(self._call(obs, memory, self._dtype))
         if self._input.shape != obs.shape or self._input.dtype != self._dtype:
             # Torch takes no array with negative strides or foreign byte order; a copy is neither.
@@ -297,7 +303,6 @@ class LearnerForward(TorchForward):
         return self._columns(self._call(obs, memory, self._dtype))
 
 
-def _outputs(module: nn.Module | None, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, ...]:
-    assert module is not None
+def _outputs(module: nn.Module, obs: Tensor, memory: Tensor | None) -> tuple[Tensor, ...]:
     outputs = module(obs) if memory is None else module(obs, memory)
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)

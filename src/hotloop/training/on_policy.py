@@ -246,7 +246,7 @@ class OnPolicy(Algorithm):
         if self.corrects:
             with span("look_again"):
                 params = getattr(learner.state, self.acting)
-                seen = newest(fragments, acting(nets), params, policy, version)
+                seen = newest(fragments, acting(nets), params, policy, version, learner.sent)
         prepared = []
         for k, fragment in enumerate(fragments):
             # Not in place: the next fragment is written to where this one's rewards are.
