@@ -153,24 +153,21 @@ def test_copies_between_reports_are_pinned(name, tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     module, common, few, many = RUNS[name]
-    counts = []
+    downloads = []
     for options in (few, many):
-        config = module.Config(
-            **{**common, **options}, device="cuda", run_dir=str(tmp_path / str(options))
-        )
-        at_reports = []
-        with UnpinnedCopies().listed() as copies:
-            module.train(
-                config,
-                env=ENVS[name],
-                on_report=lambda report: (
-                    at_reports.append((len(copies.uploads), len(copies.downloads))) or False
-                ),
-            )
-        (uploads, downloads), (uploads_after, downloads_after) = at_reports[-2:]
-        assert uploads_after == uploads, copies.uploads
-        counts.append(downloads_after - downloads)
-    assert counts[0] == counts[1]  # what a report reads, however many updates there were
+        copies, at_reports = UnpinnedCopies(), []
+
+        def note(report, copies=copies, at_reports=at_reports):
+            at_reports.append((len(copies.uploads), len(copies.downloads)))
+
+        run_dir = str(tmp_path / str(options))
+        config = module.Config(**{**common, **options}, device="cuda", run_dir=run_dir)
+        with copies.listed():
+            module.train(config, env=ENVS[name], on_report=note)
+        before, after = at_reports[-2:]
+        assert after[0] == before[0], copies.uploads
+        downloads.append(after[1] - before[1])
+    assert downloads[0] == downloads[1]  # what a report reads, however many updates there were
 
 
 def test_an_update_that_looks_is_seen(tmp_path, monkeypatch):
