@@ -21,7 +21,9 @@ from hotloop.types import Array
 Function = Callable[["Tensor | None", Tensor, "Tensor | None"], tuple[Tensor, ...]]
 """Compute outputs, (B,) or (B, …), from parameters, observations and the memory, if any."""
 Execute = Callable[[Callable[..., Any], str], Callable[..., Any]]
-"""Return something that runs a function of a tree of tensors, under a name for messages."""
+"""Return a callable that runs a function of (state, *arguments): as it is, compiled or as a graph.
+The state is a tree of tensors, some of which the function changes in place. The text is the
+function's name in messages."""
 
 
 class _Staged(NamedTuple):
