@@ -4,17 +4,28 @@ On torch's device `meta` tensors have no values: what an update looks at, or mak
 numbers, is seen there without a GPU.
 """
 
+import contextlib
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.algorithms import find
+from hotloop.envs import make_vec
 from hotloop.learner import UpdateRule
 from hotloop.learner.state import mapped, tensors
 from hotloop.learner.updates import BoundUpdate
+from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor_critic
+from hotloop.policies.device_acting import DevicePolicy
+from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.torch_acting import ModuleForward
+from hotloop.replay.storage.device import Uploads
+from hotloop.training.replay import Replay
+from tests.copies import PretendedPinning, UnpinnedCopies
 from tests.learner.test_updates import BOX, DISCRETE, OPTIONS, make_batch, make_learner
+from tests.policies import nets as own_nets
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import obs_spec
 
@@ -92,3 +103,90 @@ def test_what_crosses_is_seen():
     for looks in (lambda: x.sum().item(), lambda: bool(x.sum() > 0), x.tolist, x.cpu):
         with pytest.raises((RuntimeError, NotImplementedError)):
             looks()
+
+
+# --- what has to cross: through pinned memory -----------------------------------------------------
+
+SCALE = ObsScale(np.zeros(3, np.float32), np.ones(3, np.float32), 5.0)
+
+
+def send_batch(name):
+    """A learner's minibatches and their order, its schedules and its noise."""
+    learner = make_learner(name, "eager")
+    learner.device, learner._uploads = META, Uploads(META)
+    batch = {key: x.numpy() for key, x in make_batch(name, 0)._asdict().items() if x is not None}
+
+    def send():
+        sent = learner.sent(batch)
+        learner.sent({"order": np.arange(4)})
+        learner.hyper.set(0.5)
+        return sent
+
+    return send
+
+
+def scale_on_device():
+    network = actor_critic(Spaces(obs_spec(3), DISCRETE))
+    nets = LearnedNetwork(network, device=META)
+    params = nets.layout.pack(network.initial_parameters(0), META)
+    snapshot = PolicySnapshot(0, network.initial_parameters(0), SCALE)
+    policy = DevicePolicy(nets, params, ActingPolicy(network, snapshot))
+    return partial(policy.load, snapshot)
+
+
+def draw_batches():
+    algorithm = find("dqn")
+    config = algorithm.config(buffer_size=64, batch_size=4, total_timesteps=64, learning_starts=8)
+    with contextlib.closing(make_vec("CartPole-v1", 1)) as envs:
+        replay = Replay(config, envs, META, "CartPole-v1")
+    obs = np.random.default_rng(0).random((20, 4), np.float32)
+    replay.buffer.extend(
+        obs=obs,
+        action=np.arange(20) % 2,
+        reward=np.ones(20, np.float32),
+        next_obs=obs,
+        terminated=np.zeros(20, bool),
+        truncated=np.zeros(20, bool),
+    )
+    return partial(replay.draw, 2)
+
+
+def publish_to_module():
+    network = actor_critic(Spaces(obs_spec(3), DISCRETE), network=own_nets.Net)
+    forward = ModuleForward(network, "meta")
+    snapshot = PolicySnapshot(0, network.initial_parameters(0))
+    return partial(forward.load, snapshot)
+
+
+TRANSFERS = {
+    **{name: partial(send_batch, name) for name in ("ppo", "sac", "td3", "dqn")},
+    "observation scale": scale_on_device,
+    "replay on the host": draw_batches,
+    "parameters of an inference actor": publish_to_module,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFERS)
+def test_what_goes_to_the_device_is_pinned(monkeypatch, name):
+    pinning = PretendedPinning(monkeypatch)
+    transfer = TRANSFERS[name]()
+    for _ in range(3):
+        with pinning.listed() as copies:
+            transfer()
+        assert copies.uploads == []
+    assert "set" in pinning.log
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["ppo", "sac", "td3", "dqn"])
+def test_a_step_on_a_gpu_copies_from_pinned_memory(name):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    learner = make_learner(name, "eager", "cuda")
+    batch = {key: x.numpy() for key, x in make_batch(name, 0)._asdict().items() if x is not None}
+    kind = type(make_batch(name, 0))
+    for k in range(4):
+        with UnpinnedCopies().listed() as copies:
+            learner.hyper.set(k / 4)
+            learner.update(kind(**learner.sent(batch)))
+        assert (copies.uploads, copies.downloads) == ([], [])

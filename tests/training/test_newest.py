@@ -42,7 +42,14 @@ def test_it_is_what_the_network_says_of_one_step_after_the_other(kind):
     # What acted is another one: only the scale is taken from it.
     acted = PolicySnapshot(0, nets.network.initial_parameters(1), scale)
     fragment = experience(nets.network.memory_size)
-    (seen,) = newest([fragment], nets, nets.initial(0), ActingPolicy(nets.network, acted), 7)
+    policy, sent = ActingPolicy(nets.network, acted), []
+
+    def send(arrays):
+        sent.append(set(arrays))
+        return {name: torch.from_numpy(x) for name, x in arrays.items()}
+
+    (seen,) = newest([fragment], nets, nets.initial(0), policy, 7, send)
+    assert sent == [{"obs", "action", "memory", "begins"}]
 
     assert (seen.age == 7 - fragment.policy_version).all()
 

@@ -12,6 +12,7 @@ from hotloop.algorithms import dqn, ppo, sac, td3
 from hotloop.learner import Learner
 from hotloop.training.device_replay import Launches
 from tests import toy_envs
+from tests.copies import UnpinnedCopies
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 COMMON = {"hidden_sizes": (8,), "torch_threads": 1, "execution": "eager"}
@@ -143,6 +144,30 @@ def test_reports_alone_wait(name, device, tmp_path, monkeypatch):
     looks_many, updates_many = of_last_iteration(name, device, many, tmp_path, monkeypatch)
     assert updates_many >= 4 * updates_few > 0
     assert looks_many == looks_few > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RUNS)
+def test_copies_between_reports_are_pinned(name, tmp_path):
+    """Torch reports no copy from or to memory that is not pinned, though the host waits for it."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    module, common, few, many = RUNS[name]
+    downloads = []
+    for options in (few, many):
+        copies, at_reports = UnpinnedCopies(), []
+
+        def note(report, copies=copies, at_reports=at_reports):
+            at_reports.append((len(copies.uploads), len(copies.downloads)))
+
+        run_dir = str(tmp_path / str(options))
+        config = module.Config(**{**common, **options}, device="cuda", run_dir=run_dir)
+        with copies.listed():
+            module.train(config, env=ENVS[name], on_report=note)
+        before, after = at_reports[-2:]
+        assert after[0] == before[0], copies.uploads
+        downloads.append(after[1] - before[1])
+    assert downloads[0] == downloads[1]  # what a report reads, however many updates there were
 
 
 def test_an_update_that_looks_is_seen(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
-"""Acting with published parameters: drawing actions, and what they were worth.
+"""Acting for environments on the host: drawing actions, log-probabilities, values.
 
-Perceptrons act on NumPy alone (`twin`), other networks through torch (`torch_acting`); what is done
-with a network's outputs stands in `heads`.
+Perceptrons act on NumPy alone (`twin`), other networks through torch (`torch_acting`). `heads` turn
+the outputs of a network into actions.
 """
 
 from __future__ import annotations
@@ -30,26 +30,28 @@ if TYPE_CHECKING:
 class ActingPolicy:
     """A network that acts.
 
-    Actions are drawn from noise that the caller passes in (`noise`), so that who acts, and in which
-    process, changes nothing. `head` is what the policy's network gives, (…, H): logits or means.
-    All observations are raw: where the snapshot has an `obs_scale`, they are scaled in here.
+    Actions are drawn from noise that the caller passes in (`noise`), so they do not depend on the
+    process that acts. `head` is the output of the policy's network, (…, H): logits or means. All
+    observations are raw: they are scaled here if the snapshot has an `obs_scale`.
 
     Args:
-        network: what acts.
+        network: the network.
         snapshot: its parameters.
-        exploration: how it departs from what it thinks best in `draw_noise` and `choose`.
-        device: where networks are computed that act through torch; perceptrons are computed by
-            NumPy whatever it is.
+        exploration: how `draw_noise` and `choose` depart from the best action; None: not at all.
+        device: where networks are computed that act through torch. Perceptrons are computed by
+            NumPy, whatever the device is.
+        forward: computes the network's outputs by parameters of its own, such as a
+            `LearnerForward`; None: the network acts by the snapshot's.
 
     Attributes:
-        network: what acts.
+        network: the network.
         has_value: whether there is a value function.
-        tells_value: whether `head` and `draw` leave what `last_value` returns: one forward of a
-            torch module gives both.
+        tells_value: whether `last_value` returns the value after `head` and `draw`: one forward of
+            a torch module computes both.
         exploration: how it explores; None: not at all.
-        snapshot: what it acts by; its parameters may have been changed in place since.
-        version: the snapshot's, the number of iterations that it has learned from.
-        obs_scale: the snapshot's; None: observations go in as they are.
+        snapshot: the last snapshot. Its parameters may have changed in place since.
+        version: number of iterations that the snapshot has learned from.
+        obs_scale: scale of the snapshot; None: observations are not scaled.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class ActingPolicy:
         *,
         exploration: Exploration | None = None,
         device: str = "cpu",
+        forward: TorchForward | None = None,
     ) -> None:
         self.network = network
         self.exploration = exploration
@@ -67,7 +70,8 @@ class ActingPolicy:
         self._head = network.make_head(exploration)
         self._limits = action_limits(network.action_spec)
         self.tells_value = network.has_value and network.layers.twin is None
-        self._forward = self._make_forward(device)
+        self._forward = self._make_forward(device) if forward is None else forward
+        self._has_own_forward = forward is not None
         self._rng = np.random.default_rng(0)
         self._writer: RowWriter | None = None
         self._masks: MaskWriter | None = None
@@ -79,21 +83,35 @@ class ActingPolicy:
         self.load(snapshot)
 
     def _make_forward(self, device: str) -> TwinForward | TorchForward:
-        layers = self.network.layers
-        if layers.twin is not None:
-            return TwinForward(layers.twin)
-        # Torch is imported only for those who brought it along.
-        from hotloop.policies.torch_acting import TorchForward
+        twin = self.network.layers.twin
+        if twin is not None:
+            return TwinForward(twin)
+        # Imported only for networks that need torch.
+        from hotloop.policies.torch_acting import ModuleForward
 
-        return TorchForward(*layers.torch_module(), self.network.obs_spec.dtype, device)
+        return ModuleForward(self.network, device)
+
+    @property
+    def needs_parameters(self) -> bool:
+        """Whether new parameters reach it by `load` and `refresh` alone.
+
+        False of a policy that reads the learner's own, whose snapshot may then be older.
+        """
+        return not self._has_own_forward or self._head.acts_by_parameters
+
+    def on_host(self) -> ActingPolicy:
+        """Return a policy that acts on the CPU by the snapshot: itself, if it does so already."""
+        if not self._has_own_forward:
+            return self
+        return ActingPolicy(self.network, self.snapshot, exploration=self.exploration)
 
     @property
     def memory_size(self) -> int:
-        """Return how many numbers it remembers of each environment."""
+        """Return M, the size of a recurrent network's memory; 0: it has none."""
         return self.network.memory_size
 
     def load(self, snapshot: PolicySnapshot) -> None:
-        """Act with these parameters from now on; perceptrons do not copy them.
+        """Act with these parameters from now on. Perceptrons do not copy them.
 
         Raises:
             CheckpointError: a parameter or the scale is missing or has another shape.
@@ -120,8 +138,10 @@ class ActingPolicy:
         self._head.load(snapshot.params)
 
     def refresh(self, version: int) -> None:
-        """Act with what the loaded parameters have become, which were changed in place."""
+        """Read the loaded parameters again, which were changed in place."""
         self.version = version
+        if not self.needs_parameters:
+            return
         folded = self._head.fold(self.snapshot.params)
         for name, array in self._folded.items():
             if array is not folded[name]:  # what a head puts together anew

@@ -1,7 +1,6 @@
-"""Acting where the parameters are learned: the twin of `ActingPolicy` on tensors.
+"""Acting in environments on the device: the twin of `ActingPolicy` on tensors.
 
-It reads the learner's own vector of parameters, so that nothing has to be published to it but how
-observations are scaled.
+It reads the learner's own vector of parameters. Only the scale of observations is published to it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.replay.storage.device import Uploads
 
 
 class Bound(NamedTuple):
-    """The tensors that a policy acts by, changed in place and never replaced.
+    """The tensors that a policy reads. They change in place and are never replaced.
 
     Attributes:
         params: float32, (P,).
-        mean, std: float32, obs_shape, of the scale; None: observations go in as they are.
+        mean, std: float32, obs_shape, of the scale; None: observations are not scaled.
         clip: float32, 0-d, bound on scaled observations.
     """
 
@@ -38,16 +38,16 @@ class DevicePolicy:
 
     Args:
         nets: the network that is learned.
-        params: the learner's parameters of it, (P,).
-        host: the same policy on the host, which is loaded alike.
+        params: its parameters in the learner's state, (P,).
+        host: the same policy on the host. It gets each snapshot too.
 
     Attributes:
-        host: the same.
-        nets: the same.
-        bound: the tensors that it acts by.
+        host: the policy on the host.
+        nets: the network that is learned.
+        bound: the tensors that the policy reads.
 
     Raises:
-        ConfigError: it has a memory, or no value function.
+        ConfigError: the network is recurrent or has no value function.
     """
 
     def __init__(self, nets: LearnedNetwork, params: Tensor, host: ActingPolicy) -> None:
@@ -61,6 +61,7 @@ class DevicePolicy:
         self.nets, self.host = nets, host
         twin = self.network.layers.twin
         self._dtype = torch.float32 if twin else getattr(torch, self.network.obs_spec.dtype)
+        self._uploads = Uploads(params.device)
         self.bound = Bound(params, None, None, None)
         scale = host.obs_scale
         if scale is not None:
@@ -70,23 +71,25 @@ class DevicePolicy:
 
     @property
     def network(self) -> Network:
-        """What acts."""
+        """Return the network that acts."""
         return self.host.network
 
     def load(self, snapshot: PolicySnapshot) -> None:
-        """Take over how observations are scaled; the parameters are the learner's."""
+        """Take the scale of observations from a snapshot; the parameters are the learner's."""
         self.host.load(snapshot)
         scale, bound = snapshot.obs_scale, self.bound
         if scale is not None and bound.mean is not None and bound.std is not None:
-            bound.mean.copy_(torch.from_numpy(scale.mean))
-            bound.std.copy_(torch.from_numpy(scale.std))
+            with self._uploads as uploads:
+                uploads.put("mean", bound.mean, scale.mean)
+                uploads.put("std", bound.std, scale.std)
 
     def scaled(self, obs: Tensor, bound: Bound | None = None) -> Tensor:
-        """Return what the network sees of raw observations, (…, *obs_shape), and is trained on.
+        """Return scaled observations, (…, *obs_shape): the network's inputs.
 
         Args:
-            obs: raw.
-            bound: what to scale by, where a compiled function is handed it; the policy's own.
+            obs: raw observations.
+            bound: the scale, for a compiled function that takes it as an argument; None: the
+                policy's own.
         """
         bound = bound or self.bound
         if bound.mean is None or bound.std is None or bound.clip is None:
@@ -98,7 +101,7 @@ class DevicePolicy:
         """Draw actions.
 
         Args:
-            bound: what to act by.
+            bound: parameters and scale.
             obs: raw, (N, *obs_shape).
             noise: (N, K), one step of `nets.draw_noise`.
 

@@ -82,6 +82,20 @@ class LearnedNetwork(_Learned):
         """
         return self._forward(self.layout.unpack(params), obs)
 
+    def step(self, params: Tensor, obs: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the outputs of one step of acting: the head, the value, the new memory.
+
+        Args:
+            params: float32, (P,).
+            obs: (B, *obs_shape), scaled, without an action mask.
+            memory: of a network with memory, float32, (B, M), what it remembers.
+
+        Returns:
+            (B, H), (B,) and (B, M), without what the network does not have.
+        """
+        named = self._head.fold(self.layout.unpack(params))
+        return tuple(self._outputs(named, obs, *(() if memory is None else (memory,))))
+
     def evaluate(
         self,
         params: Tensor,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from hotloop.errors import EnvironmentFailure, NonFiniteError
 from hotloop.ops import tensor_noise
 from hotloop.policies import PolicySnapshot
 from hotloop.policies.device_acting import Bound, DevicePolicy
+from hotloop.policies.torch_acting import Execute
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.device_rows import DeviceFragment, Rows, Told, row_of, stacked, told_of
 from hotloop.rollouts.protocol import CollectionOptions
@@ -35,19 +36,6 @@ from hotloop.types import Array, Episode
 # CartPole take some 25 s to compile, and a call for eight steps of many environments costs nothing.
 MOST_BLOCK_STEPS = 8
 _ENVS = "envs."  # before the names of the environments' own tensors
-
-
-class Execute(Protocol):
-    """Wraps a function of (state, *arguments), to run it eager, compiled or as a graph.
-
-    The state is a tree of tensors, some of which the function changes in place.
-    """
-
-    def __call__(
-        self, function: Callable[..., Any], name: str, *, copies_outputs: bool = True
-    ) -> Callable[..., Any]:
-        """See `hotloop.learner.Execution`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from hotloop.policies import ActingPolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.training.streams import ages
 from hotloop.types import Array, Fragment
+
+Send = Callable[[Mapping[str, Array]], Mapping[str, torch.Tensor]]
+"""Return arrays as tensors on the learner's device, as `Learner.sent` does."""
 
 
 class Newest(NamedTuple):
@@ -37,6 +40,7 @@ def newest(
     params: torch.Tensor,
     policy: ActingPolicy,
     version: int,
+    send: Send,
 ) -> list[Newest]:
     """Return what the learned network says of fragments.
 
@@ -49,6 +53,7 @@ def newest(
         params: as they are now, (P,).
         policy: scales observations.
         version: of these parameters.
+        send: copies to the learner's device.
     """
     told: dict[int, Newest] = {}
     old: dict[int, list[int]] = {}  # their places, by length
@@ -61,7 +66,9 @@ def newest(
     for places in old.values():
         some = [fragments[k] for k in places]
         ends = np.cumsum([fragment.num_envs for fragment in some])[:-1]
-        log_prob, value = (np.split(x, ends, axis=1) for x in _said(some, nets, params, policy))
+        log_prob, value = (
+            np.split(x, ends, axis=1) for x in _said(some, nets, params, policy, send)
+        )
         for k, fragment, of_action, of_obs in zip(places, some, log_prob, value, strict=True):
             ended = fragment.terminated | fragment.truncated
             following = np.where(ended | ~fragment.valid, fragment.next_value, of_obs[1:])
@@ -75,23 +82,24 @@ def _said(
     nets: LearnedNetwork,
     params: torch.Tensor,
     policy: ActingPolicy,
+    send: Send,
 ) -> tuple[Array, Array]:
     """Return log-probabilities and values of fragments of T steps side by side, (T + 1, Σ N)."""
     obs = _side_by_side([np.concatenate([x.obs, x.last_obs[None]]) for x in fragments])
     action = _side_by_side([x.action for x in fragments])
     action = np.concatenate([action, np.zeros_like(action[:1])])
     shape = obs.shape[:2]
-    sequences: tuple[Any, ...] = ()
+    sequences: dict[str, Array] = {}
     if nets.network.memory_size:
         begins = np.zeros(shape, np.bool_)
         begins[1:] = _side_by_side([x.terminated | x.truncated | ~x.valid for x in fragments])
         memory = np.concatenate([x.memory[0] for x in fragments])
-        sequences = memory, begins.reshape(-1)
+        sequences = {"memory": memory, "begins": begins.reshape(-1)}
     obs = policy.scaled(obs.reshape(-1, *obs.shape[2:]))
-    given = (obs, action.reshape(-1, *action.shape[2:]), *sequences)
+    inputs = {"obs": obs, "action": action.reshape(-1, *action.shape[2:]), **sequences}
     with torch.no_grad():
-        tensors = [torch.from_numpy(np.ascontiguousarray(x)).to(params.device) for x in given]
-        log_prob, _, value = nets.evaluate(params, *tensors)
+        tensors = send({name: np.ascontiguousarray(x) for name, x in inputs.items()})
+        log_prob, _, value = nets.evaluate(params, *tensors.values())
         return log_prob.cpu().numpy().reshape(shape), value.cpu().numpy().reshape(shape)
 
 

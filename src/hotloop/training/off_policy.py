@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot
 from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
 from hotloop.runs import REPLAY_FILE, Result
 from hotloop.timing import span
+from hotloop.training.acting_policy import make_acting_policy
 from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
 from hotloop.training.device_replay import Launches, ReplayOnDevice, is_on_device
 from hotloop.training.learning import Learning, Run
@@ -147,11 +148,16 @@ class OffPolicy(Algorithm):
                 launches = Launches(learner, replay, config.updates_per_launch)
             else:
                 replay = Replay(config, envs, device, training.environment, memory_size)
-        exploration = self.exploration(config)
-        snapshot = learner.publish(0, normalizer.obs_scale)
-        policy = ActingPolicy(network, snapshot, exploration=exploration)
+        policy = make_acting_policy(
+            config,
+            learner,
+            acting(nets),
+            getattr(learner.state, self.acting),
+            obs_scale=normalizer.obs_scale,
+            exploration=self.exploration(config),
+        )
         rollout = training.rollout(policy)
-        rounds = _Rounds(self, config, learner, rollout, replay, normalizer, launches)
+        rounds = _Rounds(self, config, learner, policy, rollout, replay, normalizer, launches)
         iteration, restarted_envs, notes = 0, [], []
         if resumed is not None:
             iteration = resumed.position.iteration
@@ -225,6 +231,7 @@ class _Rounds:
         algorithm: OffPolicy,
         config: Any,
         learner: Learner,
+        policy: ActingPolicy,
         rollout: Rollout,
         replay: Replay | ReplayOnDevice,
         normalizer: Normalizer,
@@ -234,6 +241,7 @@ class _Rounds:
         self._algorithm = algorithm
         self._config = config
         self._learner = learner
+        self._policy = policy
         self._rollout = rollout
         self._replay = replay
         self._normalizer = normalizer
@@ -259,10 +267,13 @@ class _Rounds:
     def published(self, *, newest: bool = False) -> PolicySnapshot:
         """Return the policy as it is now, in arrays that the next call overwrites.
 
-        With `overlap` it is the one of the call before, unless it must be the `newest`.
+        With `overlap` it is the one of the call before, unless it must be the `newest`. A policy
+        that reads the learner's parameters gets those of the last report, without a copy.
         """
-        scale = self._normalizer.obs_scale
-        return self._learner.publish(self._learner.num_updates, scale, newest=newest)
+        scale, version = self._normalizer.obs_scale, self._learner.num_updates
+        if not newest and not self._policy.needs_parameters:
+            return replace(self._policy.snapshot, version=version, obs_scale=scale)
+        return self._learner.publish(version, scale, newest=newest)
 
     def normalizer_arrays(self) -> dict[str, Array]:
         """Statistics of observations for a checkpoint; nothing where there are none."""

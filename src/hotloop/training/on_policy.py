@@ -29,6 +29,7 @@ from hotloop.rollouts import (
 )
 from hotloop.runs import Result
 from hotloop.timing import span
+from hotloop.training.acting_policy import make_acting_policy
 from hotloop.training.algorithm import (
     Algorithm,
     acting,
@@ -133,10 +134,18 @@ class OnPolicy(Algorithm):
                 num_batches=config.num_updates,
                 batch_size=config.minibatch_size,
             )
-            policy = ActingPolicy(network, learner.publish(0, normalizer.obs_scale))
+            params = getattr(learner.state, self.acting)
+            policy = make_acting_policy(
+                config,
+                learner,
+                acting(nets),
+                params,
+                obs_scale=normalizer.obs_scale,
+                is_on_device=training.is_on_device,
+            )
             acts: DevicePolicy | None = None
             if training.is_on_device:
-                acts = DevicePolicy(acting(nets), getattr(learner.state, self.acting), policy)
+                acts = DevicePolicy(acting(nets), params, policy)
             rollout = training.rollout(policy if acts is None else acts)
             if acts is not None:
                 learner.executions += training.envs.executions
@@ -237,7 +246,7 @@ class OnPolicy(Algorithm):
         if self.corrects:
             with span("look_again"):
                 params = getattr(learner.state, self.acting)
-                seen = newest(fragments, acting(nets), params, policy, version)
+                seen = newest(fragments, acting(nets), params, policy, version, learner.sent)
         prepared = []
         for k, fragment in enumerate(fragments):
             # Not in place: the next fragment is written to where this one's rewards are.

@@ -264,9 +264,11 @@ class Replay:
             fields["memory"] = drawn.memory
             fields["begins"] = np.zeros(num_rows, np.bool_)
         here = {name: torch.from_numpy(x) for name, x in fields.items()}
-        there = {name: x.to(self._device) for name, x in here.items()}
+        there = here
+        if self._device.type != "cpu":  # filled by the copies of each draw, this one's too
+            there = {name: torch.empty_like(x, device=self._device) for name, x in here.items()}
         self._copies[count] = [
-            (name, there[name], fields[name]) for name in here if there[name] is not here[name]
+            (name, there[name], fields[name]) for name in here if there is not here
         ]
         chunks = {name: x.chunk(count) for name, x in there.items()}
         batches = [Batch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]

@@ -345,7 +345,10 @@ class Training:
     def result(self, policy: ActingPolicy, learner: Learner, *, is_stopped: bool) -> Result:
         """Return what came of it: the training has ended."""
         return self._reporter.result(
-            policy, learner.executions, timesteps=self._saver.timesteps, is_stopped=is_stopped
+            policy.on_host(),
+            learner.executions,
+            timesteps=self._saver.timesteps,
+            is_stopped=is_stopped,
         )
 
     def pending_interrupt(self) -> contextlib.AbstractContextManager[Pending]:

@@ -68,6 +68,7 @@ class Head(ABC):
         description: of the outputs, as people are told it.
         needs_perceptrons: whether it learns other layers than those that give its outputs, which a
             user's module does not have.
+        acts_by_parameters: whether `choose` depends on learned parameters besides the outputs.
         size: H.
         action_scale: c and h, float32, (A,), where actions are learned in [−1, 1]: they are
             c + h · u.
@@ -82,6 +83,7 @@ class Head(ABC):
     meaning: ClassVar[str]
     description: ClassVar[str]
     needs_perceptrons: ClassVar[bool] = False
+    acts_by_parameters: ClassVar[bool] = False
     action_scale: tuple[Array, Array] | None = None
 
     def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:

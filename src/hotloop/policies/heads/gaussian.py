@@ -25,6 +25,7 @@ class Gaussian(Head):
     """A diagonal Gaussian, whose log standard deviation is the parameter `policy.log_std`."""
 
     meaning = description = "means"
+    acts_by_parameters = True  # the standard deviation
 
     @classmethod
     def check(cls, spec: ActionSpec) -> None:

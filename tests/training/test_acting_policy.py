@@ -1,0 +1,370 @@
+"""Acting on the learner's device: what the host's policy does, by the learner's own parameters.
+
+The device is the CPU by another name, `cpu:0`, which counts as a device of its own.
+"""
+
+import contextlib
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from hotloop.algorithms import dqn, ppo
+from hotloop.envs import make_vec
+from hotloop.learner import Choice, Execution, Learner
+from hotloop.policies import (
+    ActingPolicy,
+    Exploration,
+    ObsScale,
+    PolicySnapshot,
+    actor,
+    actor_critic,
+)
+from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.torch_acting import LearnerForward
+from hotloop.rollouts.inline import InlineRollout
+from hotloop.training import running
+from hotloop.training.acting_policy import acting_choice, make_acting_policy
+from hotloop.training.lanes import train_lanes
+from tests.learner.test_graphs import Pretended
+from tests.policies import nets as own_nets
+
+CATCH, SIGNS = "tests.toy_images:Catch", "tests.toy_images:Signs"
+OTHER = torch.device("cpu:0")
+NUM_ENVS, NUM_STEPS = 3, 16
+SCALE = ObsScale(np.full(4, 0.1, np.float32), np.full(4, 0.5, np.float32), 2.0)
+NETWORKS = {
+    "images": (CATCH, lambda spaces: actor_critic(spaces), None),
+    "images and numbers": (SIGNS, lambda spaces: actor_critic(spaces), None),
+    "recurrent": (CATCH, lambda spaces: actor_critic(spaces, memory="gru:8"), None),
+    "normalized": (
+        "CartPole-v1",
+        lambda spaces: actor_critic(spaces, network=own_nets.Net),
+        SCALE,
+    ),
+    "greedy": (CATCH, lambda spaces: actor(spaces, "greedy", hidden_sizes=(16,)), None),
+    "dueling": (CATCH, lambda spaces: actor(spaces, "dueling", hidden_sizes=(16,)), None),
+    "recurrent greedy": (
+        CATCH,
+        lambda spaces: actor(spaces, "greedy", hidden_sizes=(16,), memory="lstm:8"),
+        None,
+    ),
+    "continuous": ("Pendulum-v1", lambda spaces: actor_critic(spaces, network=own_nets.Net), None),
+}
+
+
+def captured(function, name):
+    """Run a function as a graph, with a stand-in for the device."""
+    device = Pretended(None)
+    execution = Execution(
+        function, Choice(False, "for the test", is_captured=True), name, capturing=device
+    )
+
+    def run(staged):
+        device.state = staged
+        return execution(staged)
+
+    return run
+
+
+def eager(function, name):
+    return function
+
+
+@pytest.mark.parametrize("execute", [eager, captured])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_rollout_is_the_hosts(name, execute):
+    env_id, make, scale = NETWORKS[name]
+    exploration = Exploration(random_steps=4, epsilon=(0.5, 0.1), epsilon_steps=30)
+    with contextlib.ExitStack() as exits:
+        envs = [make_vec(env_id, NUM_ENVS, seed=0) for _ in range(2)]
+        for one in envs:
+            exits.callback(one.close)
+        network = make(envs[0])
+        nets = LearnedNetwork(network, device=OTHER)
+        params = nets.initial(3)
+        snapshot = PolicySnapshot(0, nets.layout.views(params.clone()), scale)
+        forward = LearnerForward(nets, params, OTHER, num_rows=NUM_ENVS, execute=execute)
+        explores = None if network.has_value else exploration
+        policies = [
+            ActingPolicy(network, snapshot, exploration=explores),
+            ActingPolicy(network, snapshot, exploration=explores, forward=forward),
+        ]
+        rollouts = [
+            InlineRollout(each, policy, num_steps=NUM_STEPS, seed=7)
+            for each, policy in zip(envs, policies, strict=True)
+        ]
+        for version in range(3):
+            host, device = (rollout.collect()[0] for rollout in rollouts)
+            for field in ("obs", "action", "reward", "terminated", "truncated", "next_obs"):
+                one, other = getattr(device, field), getattr(host, field)
+                if name == "continuous":
+                    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+                else:
+                    np.testing.assert_array_equal(one, other)
+            for field in ("log_prob", "value", "next_value", "memory"):
+                one, other = getattr(device, field), getattr(host, field)
+                np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4, err_msg=field)
+            assert device.terminated.any() or "Pole" not in env_id
+            params.mul_(1.05)  # as learning does; the host's policy has to be given it
+            arrays = nets.layout.views(params.clone())
+            rollouts[0].publish(PolicySnapshot(version + 1, arrays, scale))
+            if not policies[1].needs_parameters:
+                arrays = snapshot.params
+            rollouts[1].publish(PolicySnapshot(version + 1, arrays, scale))
+            assert policies[1].version == version + 1
+        assert policies[1].needs_parameters == (name == "continuous")
+
+
+SHORT = {"total_timesteps": 256, "execution": "eager", "num_envs": 2, "torch_threads": 1}
+OF_EACH = {
+    ppo: {"num_steps": 32, "update_epochs": 2, "num_minibatches": 2, "checkpoint_interval": 64},
+    dqn: {
+        "learning_starts": 60,
+        "batch_size": 16,
+        "buffer_size": 1_000,
+        "report_interval": 64,
+        "checkpoint_interval": 64,
+        "save_replay": True,
+    },
+}
+RUNS = {
+    "ppo": (ppo, CATCH, {}),
+    "ppo recurrent": (ppo, CATCH, {"memory": "gru:8", "num_minibatches": 1}),
+    "ppo normalized": (ppo, "CartPole-v1", {"network": own_nets.Net, "normalize_obs": True}),
+    "dqn": (dqn, CATCH, {}),
+    "dqn normalized": (dqn, "CartPole-v1", {"network": own_nets.ActorNet, "normalize_obs": True}),
+}
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """How often parameters were published, and networks computed on the device."""
+    counter = Counter()
+    publish, outputs = Learner.publish, LearnerForward._outputs
+
+    def counted_publish(self, *args, **kwargs):
+        counter["publish"] += 1
+        return publish(self, *args, **kwargs)
+
+    def counted_outputs(self, *args):
+        counter["device"] += 1
+        return outputs(self, *args)
+
+    monkeypatch.setattr(Learner, "publish", counted_publish)
+    monkeypatch.setattr(LearnerForward, "_outputs", counted_outputs)
+    return counter
+
+
+def run(name, path, monkeypatch, *, device, on_report=None, resume_from=None, **options):
+    algorithm, env_id, own = RUNS[name]
+    with monkeypatch.context() as patch:
+        if device == "other":
+            patch.setattr(running, "choose_device", lambda _: OTHER)
+        fields = {**SHORT, **OF_EACH[algorithm], **own, **options}
+        network = fields.pop("network", None)
+        config = algorithm.Config(
+            env_id=env_id,
+            run_dir=str(path),
+            device="cpu" if device == "cpu" else "auto",
+            **fields,
+        )
+        return algorithm.train(
+            config,
+            network=network,
+            on_report=on_report,
+            resume_from=resume_from,
+            progress=False,
+        )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_training_is_the_hosts(tmp_path, monkeypatch, counts, name):
+    host = run(name, tmp_path / "host", monkeypatch, device="cpu")
+    assert counts.pop("device", 0) == 0
+    counts.clear()
+    reports = []
+    other = run(
+        name,
+        tmp_path / "other",
+        monkeypatch,
+        device="other",
+        on_report=lambda report: reports.append(report.timesteps) or False,
+    )
+    assert counts["device"] > 100
+    # Once at the start and once for each report: no step waits for a copy of the parameters.
+    assert counts["publish"] == len(reports)
+    assert "act: operation by operation" in other.execution
+    assert "act" not in host.execution
+    for key, x in host.policy.snapshot.params.items():
+        y = other.policy.snapshot.params[key]
+        np.testing.assert_allclose(y, x, rtol=1e-2, atol=1e-3, err_msg=key)
+    # The result acts on the host, by the last parameters.
+    assert other.policy.needs_parameters
+    obs = np.zeros((2, *host.policy.network.obs_spec.shape), host.policy.network.obs_spec.dtype)
+    memories = [result.policy.new_memory(2) for result in (host, other)]
+    heads = [r.policy.head(obs, None, m) for r, m in zip((host, other), memories, strict=True)]
+    np.testing.assert_allclose(*heads, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn normalized"])
+def test_a_resumed_run_has_the_same_weights(tmp_path, monkeypatch, name):
+    whole = run(name, tmp_path / "whole", monkeypatch, device="other")
+    parts = tmp_path / "parts"
+    run(name, parts, monkeypatch, device="other", on_report=lambda report: report.timesteps >= 128)
+    resumed = run(name, parts, monkeypatch, device="other", resume_from=parts)
+    for key, x in whole.policy.snapshot.params.items():
+        np.testing.assert_array_equal(resumed.policy.snapshot.params[key], x, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_on_device"),
+    [
+        ({}, True),
+        ({"workers": 1}, False),
+        ({"workers": 2, "backend": "inline"}, True),
+        ({"overlap": True}, False),
+        ({"network": "perceptron"}, False),
+        ({"device": "cpu"}, False),
+    ],
+)
+def test_who_acts(options, is_on_device):
+    config = {"workers": 0, "backend": "processes", "overlap": False, **options}
+    is_perceptron = config.pop("network", None) is not None
+    device = torch.device(config.pop("device", "cpu:0"))
+    config = SimpleNamespace(
+        execution="eager",
+        total_envs=4,
+        num_groups=config["workers"] or 1,
+        has_workers=config["workers"] > 0 and config["backend"] == "processes",
+        overlap=config["overlap"],
+    )
+    with contextlib.closing(make_vec("CartPole-v1", 1, seed=0)) as envs:
+        network = actor_critic(envs, network=None if is_perceptron else own_nets.Net)
+    nets = LearnedNetwork(network, device=device)
+    params = nets.initial(0)
+    snapshot = PolicySnapshot(0, nets.layout.views(params))
+    learner = SimpleNamespace(device=device, executions=[], publish=lambda *_: snapshot)
+    policy = make_acting_policy(config, learner, nets, params, obs_scale=None)
+    assert policy.needs_parameters != is_on_device
+    assert len(learner.executions) == is_on_device
+    assert (policy.on_host() is policy) != is_on_device
+
+
+def test_lanes_act_by_their_own_parameters(tmp_path, monkeypatch):
+    """Their states are stacked after the first steps, by which each parameter's address changes."""
+
+    def configs(path):
+        return [
+            ppo.Config(
+                env_id=CATCH,
+                seed=seed,
+                device="auto",
+                run_dir=str(path / str(seed)),
+                **SHORT,
+                **OF_EACH[ppo],
+            )
+            for seed in (1, 2)
+        ]
+
+    host = train_lanes(ppo.algorithm, configs(tmp_path / "host"))
+    monkeypatch.setattr(running, "choose_device", lambda _: OTHER)
+    other = train_lanes(ppo.algorithm, configs(tmp_path / "other"))
+    for one, two in zip(host, other, strict=True):
+        for key, x in one.policy.snapshot.params.items():
+            y = two.policy.snapshot.params[key]
+            np.testing.assert_allclose(y, x, rtol=1e-2, atol=1e-3, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("execution", "device", "mode"),
+    [
+        ("auto", "cuda", "cudagraph"),
+        ("cudagraph", "cuda", "cudagraph"),
+        ("compile+cudagraph", "cuda", "cudagraph"),
+        ("compile", "cuda", "eager"),
+        ("eager", "cuda", "eager"),
+        ("auto", "cpu:0", "eager"),
+    ],
+)
+def test_how_acting_is_executed(execution, device, mode):
+    choice = acting_choice(execution, torch.device(device))
+    assert choice.mode == mode
+    assert choice.may_be_eager == (execution == "auto" and mode == "cudagraph")
+
+
+def test_atari_of_envpool_acts_on_the_device(tmp_path, monkeypatch, counts):
+    """As `--env-id envpool:Pong-v5 --device cuda --num-envs 8` does, in one process."""
+    pytest.importorskip("envpool")
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "choose_device", lambda _: OTHER)
+        config = ppo.Config(
+            env_id="envpool:Pong-v5",
+            num_envs=8,
+            num_steps=8,
+            total_timesteps=64,
+            num_minibatches=1,
+            update_epochs=1,
+            device="auto",
+            execution="eager",
+            torch_threads=1,
+            run_dir=str(tmp_path / "run"),
+        )
+        result = ppo.train(config, progress=False)
+    assert result.policy.network.body.encoder == "nature"
+    assert counts["device"] == 9  # eight steps, and the value of the last observation
+    assert counts["publish"] == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("execution", ["eager", "auto"])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_gpu_acts_as_the_host(tmp_path, monkeypatch, counts, name, execution):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    host = run(name, tmp_path / "host", monkeypatch, device="cpu")
+    result = run(name, tmp_path / "gpu", monkeypatch, device="cuda", execution=execution)
+    assert counts["device"] > 100
+    captured_act = "act: a CUDA graph" in result.execution
+    assert captured_act == (execution == "auto")
+    assert result.policy.snapshot.params.keys() == host.policy.snapshot.params.keys()
+    assert all(np.isfinite(x).all() for x in result.policy.snapshot.params.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_a_gpu_computes_what_the_host_does(name, is_captured):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    env_id, make, scale = NETWORKS[name]
+    device, rng = torch.device("cuda"), np.random.default_rng(0)
+    with contextlib.closing(make_vec(env_id, NUM_ENVS, seed=0)) as envs:
+        network, obs = make(envs), envs.reset()
+    nets = LearnedNetwork(network, device=device)
+    params = nets.initial(3)
+    choice = Choice(False, "for the test", is_captured=is_captured)
+    forward = LearnerForward(
+        nets,
+        params,
+        device,
+        num_rows=NUM_ENVS,
+        execute=lambda function, name: Execution(function, choice, name),
+    )
+    for _ in range(3):
+        snapshot = PolicySnapshot(0, nets.layout.views(params.cpu()), scale)
+        host = ActingPolicy(network, snapshot)
+        there = ActingPolicy(network, snapshot, forward=forward)
+        for count in (NUM_ENVS, 1, NUM_ENVS + 2):
+            batch = obs[rng.integers(0, len(obs), count)]
+            memories = [policy.new_memory(count) for policy in (host, there)]
+            both = zip((host, there), memories, strict=True)
+            outputs = [policy.head_and_value(batch, None, memory) for policy, memory in both]
+            for one, other in zip(*outputs, strict=True):
+                if one is not None:
+                    np.testing.assert_allclose(other, one, rtol=1e-2, atol=1e-2)
+            if network.memory_size:
+                np.testing.assert_allclose(*memories, rtol=1e-2, atol=1e-2)
+        params.mul_(1.05)
