@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.errors import ConfigError, shortened
-from hotloop.learner.state import tensors
+from hotloop.learner.state import copied_tensors, tensors
 
 # Calls before it is captured: libraries choose their ways and take their memory in them.
 _WARM_UPS = 3
@@ -203,12 +203,12 @@ def timed(call: Callable[[], Any], wait: Callable[[], None]) -> float:
 
 
 def written_by(update: Callable[..., Any], state: Any, args: tuple[Any, ...]) -> list[Tensor]:
-    """Return the state's tensors that an update changes; they are as they were before.
+    """Return the state's tensors that an update changes, but for those that copies share.
 
-    The update runs once. A tensor is copied just before it is written to, so that what is only
-    read, such as a replay buffer, is not.
+    They are as they were before. The update runs once. A tensor is copied just before it is written
+    to.
     """
-    watch = _Watch(list(tensors(state).values()))
+    watch = _Watch(list(copied_tensors(state).values()))
     try:
         with watch:
             update(state, *args)

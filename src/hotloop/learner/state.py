@@ -5,6 +5,7 @@ A tree is a tensor, or a dataclass, a tuple or a dictionary of trees; None has n
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -21,6 +22,16 @@ Tree = TypeVar("Tree")
 def tensors(tree: Any) -> dict[str, Tensor]:
     """The tensors of a tree, by dotted names such as `adam.mean`, in order."""
     return dict(_walk(tree, ""))
+
+
+def copied_tensors(tree: Any) -> dict[str, Tensor]:
+    """Return the tensors that a deep copy of a tree has copies of.
+
+    Copies share what copies itself as itself, such as a replay buffer of some GiB: an update may
+    write there only what it would write again.
+    """
+    shared = {id(x) for part in _shared(tree) for x in tensors(part).values()}
+    return {name: x for name, x in tensors(tree).items() if id(x) not in shared}
 
 
 def mapped(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
@@ -103,6 +114,17 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             f"a state must hold tensors, dataclasses, tuples and dictionaries of them, got a "
             f"{type(value).__name__}: keep other values in the configuration or in the networks"
         )
+
+
+def _shared(value: Any) -> Iterator[Any]:
+    """Yield the parts of a tree that copies share."""
+    if isinstance(value, Tensor):
+        return
+    if hasattr(value, "__deepcopy__") and copy.deepcopy(value) is value:
+        yield value
+        return
+    for _, part in _parts(value):
+        yield from _shared(part)
 
 
 def _walk(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
