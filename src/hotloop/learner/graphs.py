@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.errors import ConfigError, shortened
-from hotloop.learner.state import copied_tensors, tensors
+from hotloop.learner.state import tensors
 
 # Calls before it is captured: libraries choose their ways and take their memory in them.
 _WARM_UPS = 3
@@ -208,7 +208,7 @@ def written_by(update: Callable[..., Any], state: Any, args: tuple[Any, ...]) ->
     They are as they were before. The update runs once. A tensor is copied just before it is written
     to.
     """
-    watch = _Watch(list(copied_tensors(state).values()))
+    watch = _Watch(list(tensors(state, is_copied=True).values()))
     try:
         with watch:
             update(state, *args)

@@ -5,7 +5,6 @@ A tree is a tensor, or a dataclass, a tuple or a dictionary of trees; None has n
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -19,19 +18,16 @@ from hotloop.types import Array
 Tree = TypeVar("Tree")
 
 
-def tensors(tree: Any) -> dict[str, Tensor]:
-    """The tensors of a tree, by dotted names such as `adam.mean`, in order."""
-    return dict(_walk(tree, ""))
+def tensors(tree: Any, *, is_copied: bool = False) -> dict[str, Tensor]:
+    """Return the tensors of a tree, by dotted names such as `adam.mean`, in order.
 
-
-def copied_tensors(tree: Any) -> dict[str, Tensor]:
-    """Return the tensors that a deep copy of a tree has copies of.
-
-    Copies share what copies itself as itself, such as a replay buffer of some GiB: an update may
-    write there only what it would write again.
+    Args:
+        tree: the tree.
+        is_copied: leave out the parts that copy themselves (`__deepcopy__`), such as a replay
+            buffer of some GiB: copies of a tree share them, so an update may write to them only
+            what it would write again.
     """
-    shared = {id(x) for part in _shared(tree) for x in tensors(part).values()}
-    return {name: x for name, x in tensors(tree).items() if id(x) not in shared}
+    return dict(_walk(tree, "", is_copied))
 
 
 def mapped(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
@@ -116,20 +112,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         )
 
 
-def _shared(value: Any) -> Iterator[Any]:
-    """Yield the parts of a tree that copies share."""
-    if isinstance(value, Tensor):
-        return
-    if hasattr(value, "__deepcopy__") and copy.deepcopy(value) is value:
-        yield value
-        return
-    for _, part in _parts(value):
-        yield from _shared(part)
-
-
-def _walk(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+def _walk(value: Any, name: str, is_copied: bool) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
-        return
-    for part, child in _parts(value):
-        yield from _walk(child, f"{name}.{part}" if name else part)
+    elif not (is_copied and hasattr(value, "__deepcopy__")):
+        for part, child in _parts(value):
+            yield from _walk(child, f"{name}.{part}" if name else part, is_copied)

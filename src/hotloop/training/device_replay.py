@@ -273,9 +273,9 @@ class Launches:
             ConfigError: an update does not keep the contract, or can't be compiled.
         """
         learner, replay = self._learner, self._replay
-        on_host = replay.prepare(count, scale)
         if self._log is None:
             self._make_log()
+        on_host = replay.prepare(count, scale)
         arrays, logged = replay.buffer.inbox.arrays, self._num_logged
         if self._noise is not None:
             arrays["noise"][:count] = self._noise.places(learner.num_updates + 1, count)
@@ -299,7 +299,7 @@ class Launches:
             return []
         learner = self._learner
         first = learner.num_updates - count + 1
-        for number, row in enumerate(self._log.metrics[:count].cpu(), first):
+        for number, row in enumerate(self._log.metrics[:count].to("cpu", copy=True), first):
             start = 0
             for rule, update in learner.rules:
                 for _ in range(rule.times):
