@@ -17,6 +17,8 @@ from typing import Literal
 import numpy as np
 import torch
 
+from hotloop.types import Array
+
 _BLOCK_ROWS = 64
 _BLOCK_NUMBERS = 2**20  # at most, unless one row has more
 
@@ -48,8 +50,8 @@ class DrawTable:
         self._block = max(1, min(_BLOCK_ROWS, _BLOCK_NUMBERS // size))
         self._held = [-1] * (-(-most // self._block) + 1)  # the block that lies in each place
         dtype = torch.float64 if self._is_uniform else torch.float32
-        shape = (len(self._held) * self._block, size)
-        self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self._num_rows = len(self._held) * self._block
+        self.tensor = torch.zeros((self._num_rows, size), dtype=dtype, device=device)
         self._generator = torch.Generator(device)
 
     def place(self, number: int, count: int = 1) -> int:
@@ -62,12 +64,12 @@ class DrawTable:
         for block in range(number // self._block, (number + count - 1) // self._block + 1):
             if self._held[block % len(self._held)] != block:
                 self._fill(block)
-        return number % len(self.tensor)
+        return number % self._num_rows
 
-    def places(self, number: int, count: int) -> list[int]:
-        """Return where the rows of some batches lie."""
-        first, size = self.place(number, count), len(self.tensor)
-        return [(first + k) % size for k in range(count)]
+    def places(self, number: int, count: int) -> Array:
+        """Return where the rows of some batches lie, int64, (count,); arguments as of `place`."""
+        first = self.place(number, count)
+        return np.arange(first, first + count) % self._num_rows
 
     def _fill(self, block: int) -> None:
         place = block % len(self._held)

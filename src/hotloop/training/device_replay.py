@@ -219,12 +219,16 @@ class Launches:
         replay: the transitions they learn from.
         most: K.
 
+    Attributes:
+        replay: the same.
+        all: the launches, one for each pattern.
+
     Raises:
         ConfigError: K is no multiple of the period of a delayed update.
     """
 
     def __init__(self, learner: Learner, replay: ReplayOnDevice, most: int) -> None:
-        self._learner, self._replay, self._most = learner, replay, most
+        self._learner, self.replay, self._most = learner, replay, most
         period = math.lcm(*(rule.every for rule, _ in learner.rules))
         if most > 1 and most % period:
             delays = ", ".join(f"the {x.name}, every {x.every}" for x, _ in learner.rules)
@@ -244,7 +248,8 @@ class Launches:
                 pattern = _pattern(learner, phase, count)
                 launch = by_pattern.setdefault(pattern, _Launch(learner, replay, pattern))
                 self._launches[phase, count] = launch
-        learner.executions = [launch.execution for launch in by_pattern.values()]
+        self.all = list(by_pattern.values())
+        learner.executions = [launch.execution for launch in self.all]
 
     def counts(self, due: int) -> Iterator[int]:
         """Yield how many updates each launch makes of those that are due."""
@@ -272,14 +277,14 @@ class Launches:
         Raises:
             ConfigError: an update does not keep the contract, or can't be compiled.
         """
-        learner, replay = self._learner, self._replay
+        learner, replay = self._learner, self.replay
         if self._log is None:
             self._make_log()
         on_host = replay.prepare(count, scale)
         arrays, logged = replay.buffer.inbox.arrays, self._num_logged
         if self._noise is not None:
             arrays["noise"][:count] = self._noise.places(learner.num_updates + 1, count)
-        arrays["log"][:count] = range(logged, logged + count)
+        arrays["log"][:count] = np.arange(logged, logged + count)
         replay.buffer.send()
         launch = self._launches[learner.num_updates % self._period, count]
         errors = launch.execution(self._bound)
@@ -297,21 +302,24 @@ class Launches:
         count, self._num_logged = self._num_logged, 0
         if self._log is None or not count:
             return []
-        learner = self._learner
+        learner, start = self._learner, 0
         first = learner.num_updates - count + 1
-        for number, row in enumerate(self._log.metrics[:count].to("cpu", copy=True), first):
-            start = 0
-            for rule, update in learner.rules:
-                for _ in range(rule.times):
-                    end = start + len(update.names)
-                    if number % rule.every == 0:
-                        learner.metrics.add(rule.name, update.names, row[start:end], number)
-                    start = end
+        rows = self._log.metrics[:count].to("cpu", copy=True)
+        for rule, update in learner.rules:
+            part = slice(start, start + rule.times * len(update.names))
+            start = part.stop
+            numbers = np.arange(first, first + count)
+            due = numbers % rule.every == 0
+            if not due.any():
+                continue
+            each = rows[torch.from_numpy(due), part].reshape(-1, len(update.names))
+            made = np.repeat(numbers[due], rule.times).tolist()
+            learner.metrics.extend(rule.name, update.names, each, made)
         return list(self._log.numbers[:count])
 
     def _make_log(self) -> None:
         """Hold each update against its contract, with the first batch, and make room for rows."""
-        replay, learner = self._replay, self._learner
+        replay, learner = self.replay, self._learner
         replay.buffer.flush()
         device = learner.device
         number = torch.full((replay.buffer.batch_size,), replay.buffer.num_added - 1)

@@ -46,11 +46,15 @@ class Windows:
             The same fields, (E, …), and `discount`, float32, (E,): γ^m, 0 where it terminated;
             1 and 0 if n is 1.
         """
+        count, num_envs = len(steps["reward"]), len(self.num_steps)
         if envs is None:
-            envs = np.arange(len(steps["reward"])) % len(self.num_steps)
-        self.num_steps += np.bincount(envs, minlength=len(self.num_steps))
+            self.num_steps += count // num_envs
+        else:
+            self.num_steps += np.bincount(envs, minlength=num_envs)
         if self._n_step == 1:
             return {**steps, "discount": np.logical_not(steps["terminated"]).astype(np.float32)}
+        if envs is None:
+            envs = np.arange(count) % num_envs
         complete: list[dict[str, Array]] = []
         for row, env in enumerate(envs.tolist()):
             window = self.waiting[env]
