@@ -218,7 +218,8 @@ def check_replay(device: torch.device) -> str:
         "terminated": ((), np.bool_),
         "truncated": ((), np.bool_),
     }
-    buffer = DeviceReplay(capacity, fields, device=device, seed=5, num_envs=num_envs)
+    sizes = {"batch_size": 256, "max_batches": 8}
+    buffer = DeviceReplay(capacity, fields, device=device, seed=5, num_envs=num_envs, **sizes)
     written: dict[str, list[np.ndarray]] = {name: [] for name in fields}
     for _ in range(300):
         rows = {
@@ -232,8 +233,7 @@ def check_replay(device: torch.device) -> str:
             written[name].append(array)
     arrays = {name: np.concatenate(parts) for name, parts in written.items()}
     assert len(buffer) == capacity, f"{len(buffer)} of {capacity}"
-    drawn = buffer.draw(8, 256)
-    numbers = buffer.numbers(drawn).cpu().numpy()
+    numbers = buffer.draw(8).number.cpu().numpy()
     oldest = buffer.num_added - capacity
     assert numbers.min() >= oldest, f"{numbers.min()} is older than {oldest}"
     assert numbers.max() < buffer.num_added, f"{numbers.max()} is not there yet"

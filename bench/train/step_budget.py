@@ -13,14 +13,33 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from hotloop.training.device_replay import Launches
+    from hotloop.types import Fragment
 
 LIMIT_US = 40.0
 
 
-def make_step() -> Callable[[], None]:
-    """Return a function that stores a transition and makes a launch whose update does nothing."""
+class Parts(NamedTuple):
+    """A training without an environment, an acting policy and an update.
+
+    Attributes:
+        step: stores `fragment` and makes a launch whose update does nothing.
+        launches: makes it, with the replay buffer.
+        fragment: one transition.
+    """
+
+    step: Callable[[], None]
+    launches: Launches
+    fragment: Fragment
+
+
+def make_parts() -> Parts:
+    """Return what a step consists of."""
     from bench.accelerate.rows import ROWS
     from bench.accelerate.updates import make_launches
     from hotloop.types import Fragment
@@ -45,14 +64,14 @@ def make_step() -> Callable[[], None]:
             launches.read()
         launches.make(1, None)
 
-    return step
+    return Parts(step, launches, fragment)
 
 
 def main() -> int:
     """Measure, print, and compare with the limit."""
     argparse.ArgumentParser(prog="python -m bench step-budget", description=__doc__).parse_args()
     torch.set_num_threads(1)
-    step, count = make_step(), 64
+    step, count = make_parts().step, 64
     taken: list[float] = []
     for _ in range(200):
         began = time.thread_time_ns()

@@ -435,9 +435,7 @@ def test_what_is_downloaded_is_read_once_it_is_there(staged):
 def test_an_inbox_is_written_while_its_other_block_is_read(staged, monkeypatch):
     """A block is written to again once its own copy has ended."""
     zeros = torch.zeros
-    monkeypatch.setattr(
-        torch, "zeros", lambda *sizes, device, **options: zeros(*sizes, **options)
-    )
+    monkeypatch.setattr(torch, "zeros", lambda *sizes, device, **options: zeros(*sizes, **options))
     inbox = device.Inbox(
         {"a": ((3,), np.dtype(np.uint8)), "b": ((2, 2), np.dtype(np.float32))},
         torch.device("meta"),

@@ -170,7 +170,7 @@ def test_a_run_is_the_host_s_where_the_host_draws(tmp_path, monkeypatch, kind, n
     """One update a round: priorities are there when they are wanted, in both. Noise is numbered."""
     monkeypatch.setattr(
         "hotloop.training.algorithm.Learner",
-        lambda *args, **options: numbered(Learner(*args, **options))
+        lambda *args, **options: numbered(Learner(*args, **options)),
     )
     options = {"env_id": "Pendulum-v1", "replay": kind, "n_step": n_step, "clip_reward": 3.0}
     for place in ("host", "device"):

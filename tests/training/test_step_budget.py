@@ -2,10 +2,11 @@
 
 from collections import Counter
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.train.step_budget import make_step
+from bench.train.step_budget import make_parts
 from hotloop.replay.storage.device import Inbox
 
 NUM_STEPS = 128
@@ -27,11 +28,18 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_step_is_one_copy(monkeypatch):
-    """Beside it there are the draws of blocks of random numbers, two operations for 64 steps."""
-    step, sends = make_step(), []
-    send = Inbox.send
-    monkeypatch.setattr(Inbox, "send", lambda inbox: (sends.append(1), send(inbox)))
+@pytest.fixture
+def sends(monkeypatch):
+    """A list that grows by one with each copy to the device."""
+    found, send = [], Inbox.send
+    monkeypatch.setattr(Inbox, "send", lambda inbox: (found.append(1), send(inbox)))
+    return found
+
+
+def test_a_step_is_one_copy(sends):
+    """Beside it there are the draws of blocks of random numbers, once in 64 steps."""
+    step = make_parts().step
+    del sends[:]
     with Operations() as operations:
         for _ in range(NUM_STEPS):
             step()
@@ -41,18 +49,16 @@ def test_a_step_is_one_copy(monkeypatch):
     assert {"uniform_", "normal_"} <= operations.found.keys()
 
 
-def test_what_is_not_launched_goes_in_blocks(monkeypatch):
-    """Transitions of a warm-up: one copy for as many as the inbox holds."""
-    step, sends = make_step(), []
-    replay = next(c.cell_contents for c in step.__closure__ if hasattr(c.cell_contents, "buffer"))
-    fragment = next(c.cell_contents for c in step.__closure__ if hasattr(c.cell_contents, "valid"))
-    send = Inbox.send
-    monkeypatch.setattr(Inbox, "send", lambda inbox: (sends.append(1), send(inbox)))
-    room = replay.buffer.inbox.arrays["rows"].shape[0]
-    for _ in range(10 * room):
-        replay.store(fragment)
+def test_transitions_before_learning_go_in_blocks(sends):
+    """One copy, and one operation that writes the rows, for as many as the inbox holds."""
+    _, launches, fragment = make_parts()
+    replay, room = launches.replay, launches.replay.buffer.inbox.arrays["rows"].shape[0]
+    del sends[:]
+    with Operations() as operations:
+        for number in range(10 * room):
+            fragment.obs[:] = number
+            replay.store(fragment)
     assert len(sends) <= 10
-    assert torch.equal(
-        replay.buffer.gather(torch.arange(replay.buffer.num_added - 5, replay.buffer.num_added))["obs"],
-        torch.zeros(5, 17),
-    )
+    assert operations.found == {"copy_": len(sends), "index_copy_": len(sends)}
+    last = torch.arange(replay.buffer.num_added - 3, replay.buffer.num_added)
+    assert replay.buffer.gather(last)["obs"][:, 0].tolist() == [10 * room - k for k in (3, 2, 1)]

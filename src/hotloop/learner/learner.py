@@ -157,15 +157,10 @@ class Learner:
         Args:
             most: batches whose noise is used at once, at most.
         """
-        rules = [rule for rule, _ in self.rules]
-        period = math.lcm(*(rule.every for rule in rules))
-        size = max(
-            sum(
-                math.prod(rule.noise_shape) * rule.times
-                for rule in rules
-                if rule.noise_shape is not None and number % rule.every == 0
-            )
-            for number in range(1, period + 1)
+        size = sum(
+            math.prod(rule.noise_shape) * rule.times
+            for rule, _ in self.rules
+            if rule.noise_shape is not None
         )
         self._noise = NumberedNoise(self._seed, size, self.device, most)
         return self._noise
