@@ -66,6 +66,7 @@ lint: $(VENV)/installed
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m bench imports
+	$(BIN)/python -m bench step-budget
 
 # The pages of docs/ and the reference as a site; a warning is an error. No network is needed.
 docs: $(VENV)/installed

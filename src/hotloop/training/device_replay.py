@@ -158,9 +158,9 @@ class ReplayOnDevice:
         """
         store_new(stored)
         number = numbers_drawn(stored, count)
-        return number, (self._batch(stored, number[k], k) for k in range(count))
+        return number, (self.batch(stored, number[k], k) for k in range(count))
 
-    def _batch(self, stored: Stored, number: Tensor, k: int) -> Batch:
+    def batch(self, stored: Stored, number: Tensor, k: int) -> Batch:
         """Gather the batch in place `k` of a launch."""
         inbox = stored.inbox
         rows = gathered(stored, self.buffer.layout, number, self.buffer.obs_shape)
@@ -323,7 +323,7 @@ class Launches:
         replay.buffer.flush()
         device = learner.device
         number = torch.full((replay.buffer.batch_size,), replay.buffer.num_added - 1)
-        batch = replay._batch(replay.buffer.stored, number.to(device), 0)
+        batch = replay.batch(replay.buffer.stored, number.to(device), 0)
         for rule, update in learner.rules:
             shape = rule.noise_shape
             update.check(batch, None if shape is None else torch.zeros(shape, device=device))
