@@ -218,8 +218,9 @@ def check_replay(device: torch.device) -> str:
         "terminated": ((), np.bool_),
         "truncated": ((), np.bool_),
     }
-    sizes = {"batch_size": 256, "max_batches": 8}
-    buffer = DeviceReplay(capacity, fields, device=device, seed=5, num_envs=num_envs, **sizes)
+    buffer = DeviceReplay(
+        capacity, fields, device=device, seed=5, num_envs=num_envs, batch_size=256, max_batches=8
+    )
     written: dict[str, list[np.ndarray]] = {name: [] for name in fields}
     for _ in range(300):
         rows = {
