@@ -333,5 +333,8 @@ BENCHES: dict[str, Bench] = {
     "imports": Bench(
         "bench.train.imports", "how long importing takes, and whether it brings torch", "1 min"
     ),
+    "step-budget": Bench(
+        "bench.train.step_budget", "CPU time of storing a step and of a launch around it", "1 min"
+    ),
     "tanh": Bench("bench.train.tanh", "the coefficients of the compiled tanh", "1 min"),
 }

@@ -85,12 +85,13 @@ class World:
         }
 
 
-def pair(make, capacity=50, **options):
+def pair(make, capacity=50, sizes=None, **options):
     """A buffer on the host and one on a device."""
     stacks = MAKES[make][2]
     host = ReplayBuffer(
         capacity, fields_of(make), share_next_obs=True, frame_stacks=stacks, **options
     )
+    options = {"batch_size": 8, **(sizes or {}), **options}
     return host, DeviceReplay(capacity, fields_of(make), frame_stacks=stacks, **options)
 
 
@@ -101,8 +102,7 @@ def live(host):
 def rows_on(replay, number):
     """Transitions by the way that a launch takes."""
     chosen = torch.from_numpy(np.asarray(number))
-    rows = device.rows_of(replay.stored, chosen, replay.obs_shape)
-    return {name: getattr(rows, name).numpy() for name in rows._fields}
+    return {name: tensor.numpy() for name, tensor in replay.gather(chosen).items()}
 
 
 def assert_same(host, replay):
@@ -120,10 +120,13 @@ def assert_same(host, replay):
     np.testing.assert_array_equal(rows["discount"], want)
 
 
+@pytest.mark.parametrize("max_new", [1, 5, 64])
 @pytest.mark.parametrize("make", list(MAKES))
 @pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (3, 1), (1, 3), (2, 4)])
-def test_the_host_s_transitions(make, num_envs, n_step):
-    host, replay = pair(make, num_envs=num_envs, n_step=n_step, gamma=0.9, seed=0)
+def test_the_host_s_transitions(make, num_envs, n_step, max_new):
+    """However many of them the inbox has room for."""
+    options = {"num_envs": num_envs, "n_step": n_step, "gamma": 0.9, "seed": 0}
+    host, replay = pair(make, sizes={"max_new": max_new}, **options)
     world, rng = World(make, num_envs, seed=num_envs + n_step), np.random.default_rng(0)
     for count in (1, 2, 7, 1, 30, 3, 20):
         steps = world.steps(count)
@@ -219,7 +222,7 @@ def test_weights_go_both_ways(tmp_path, name, n_step):
         for one in buffers:
             one.extend(**steps)
         for one in buffers:
-            drawn = one.sample(8).index if isinstance(one, ReplayBuffer) else one.draw(1, 8).on_host
+            drawn = one.sample(8).index if isinstance(one, ReplayBuffer) else one.draw(1).on_host
             if changes and isinstance(one, ReplayBuffer):
                 one.update_weights(drawn, priorities)
             elif changes:
@@ -256,20 +259,15 @@ def test_frames_of_stacks_are_there_once():
     obs, _ = MAKES["stacks"][:2]
     each = int(np.prod(obs[0][1:]))
     size = device_room.needed_bytes(50, fields_of("stacks"), 1, 1, ("obs",))
-    assert size == 50 * (8 + 8 + 2 * 4 * 8) + replay.frames.size * each
-    assert sum(x.nbytes for x in _tensors(replay)) == size + 16  # the two counts
+    # Numbers of 2 × 4 frames, an action, a reward and a discount; a spare row and a spare frame.
+    assert size == 51 * (2 * 4 * 4 + 8 + 4 + 4) + (replay.frames.size + 1) * each
+    assert replay.stored.rows.nbytes + replay.stored.frames.nbytes == size
 
 
 def test_images_are_shared_with_the_next_step():
     replay = pair("images", num_envs=2)[1]
     replay.extend(**World("images", 2, seed=0, end=0.0).steps(5))
     assert replay.frames.total == 2 * 6
-
-
-def _tensors(replay):
-    stored = replay.stored
-    each = (getattr(stored, name) for name in stored.__slots__)
-    return [x for x in each if x is not None]
 
 
 @pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (2, 3)])
@@ -293,8 +291,7 @@ def test_what_has_lost_its_frames_is_forgotten(monkeypatch, tmp_path, num_envs, 
                 np.testing.assert_array_equal(rows[name], batch[name], name)
     assert len(host) == 50
     assert 20 <= sizes[-1] < 50
-    drawn = replay.draw(50, 40)
-    numbers = replay.numbers(drawn)
+    numbers = torch.stack([replay.draw(1).number for _ in range(250)])
     assert numbers.min() == host.num_added - sizes[-1]
     # In a file the oldest that is whole stands for those before.
     replay.save(tmp_path / "file")
@@ -333,9 +330,10 @@ def test_uniform_numbers_reach_every_transition_and_no_other():
 
 
 def test_draws_are_uniform_among_what_is_live():
-    replay = pair("numbers", capacity=20, seed=0)[1]
+    sizes = {"batch_size": 200, "max_batches": 100}
+    replay = pair("numbers", capacity=20, seed=0, sizes=sizes)[1]
     replay.extend(**World("numbers", 1, seed=0).steps(33))
-    numbers = replay.numbers(replay.draw(100, 200)).numpy()
+    numbers = replay.draw(100).number.numpy()
     found, counts = np.unique(numbers, return_counts=True)
     assert found.tolist() == list(range(13, 33))
     # 1,000 each; 5 standard deviations of a binomial.
@@ -343,12 +341,18 @@ def test_draws_are_uniform_among_what_is_live():
 
 
 def test_one_seed_draws_the_same():
-    first, second, other = (pair("numbers", seed=seed)[1] for seed in (1, 1, 2))
-    for one in (first, second, other):
+    """However many batches are drawn at a time, and from whatever number on."""
+    sizes = {"max_batches": 70}
+    first, second, third, other = (
+        pair("numbers", seed=seed, sizes=sizes)[1] for seed in (1, 1, 1, 2)
+    )
+    for one in (first, second, third, other):
         one.extend(**World("numbers", 1, seed=0).steps(30))
-    numbers = [one.numbers(one.draw(3, 8)) for one in (first, second, other)]
-    assert torch.equal(numbers[0], numbers[1])
-    assert not torch.equal(numbers[0], numbers[2])
+    numbers = first.draw(70).number
+    assert torch.equal(numbers, torch.cat([second.draw(1).number for _ in range(70)]))
+    third.num_samples = 60
+    assert torch.equal(numbers[60:], third.draw(10).number)
+    assert not torch.equal(numbers, other.draw(70).number)
 
 
 def test_priorities_are_written_a_round_later():
@@ -428,20 +432,24 @@ def test_what_is_downloaded_is_read_once_it_is_there(staged):
     assert downloads.read(third).tolist() == [5.0, 6.0]
 
 
-def test_a_buffer_that_is_staged_holds_the_same(staged):
-    host, replay = pair("stacks", num_envs=2, n_step=2, seed=0)
-    replay.uploads._is_staged = True
-    world = World("stacks", 2, seed=0)
-    for count in (1, 5, 2, 40, *12 * [3]):
-        steps = world.steps(count)
-        host.extend(**steps)
-        replay.extend(**steps)
-        assert_same(host, replay)
-    # Wherever the ring turns round, memory that is there already is used.
-    del staged[:]
-    for _ in range(30):
-        replay.extend(**world.steps(3))
-    assert "pinned" not in [kind for kind, _ in staged]
+def test_an_inbox_is_written_while_its_other_block_is_read(staged, monkeypatch):
+    """A block is written to again once its own copy has ended."""
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *sizes, device, **options: zeros(*sizes, **options))
+    inbox = device.Inbox(
+        {"a": ((3,), np.dtype(np.uint8)), "b": ((2, 2), np.dtype(np.float32))},
+        torch.device("meta"),
+    )
+    for value in range(5):
+        inbox.arrays["a"][:], inbox.arrays["b"][:] = value, value / 2
+        inbox.send()
+        assert inbox.tensors["a"].tolist() == 3 * [value]
+        assert inbox.tensors["b"].tolist() == 2 * [2 * [value / 2]]
+    kinds = [kind for kind, _ in staged]
+    assert kinds == ["pinned", "pinned", "set", *4 * ["set", "wait"]]
+    marks = [mark for kind, mark in staged if kind != "pinned"]
+    assert marks[0] is marks[2] is marks[3] is marks[6] is marks[7]
+    assert marks[1] is marks[4] is marks[5] is marks[8]
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -474,7 +482,7 @@ def test_an_odd_number_of_transitions():
 def test_what_is_not_there():
     replay = pair("numbers", capacity=5)[1]
     with pytest.raises(ReplayError, match="the buffer is empty: add transitions before"):
-        replay.draw(1, 2)
+        replay.draw(1)
     with pytest.raises(ReplayError, match="`env` must be from 0 to 0, got 1"):
         replay.cut(1)
     replay.extend(**World("numbers", 1, seed=0).steps(7))
@@ -530,7 +538,7 @@ def test_uniform_is_drawn_on_the_device():
 
 def test_too_little_memory(monkeypatch):
     monkeypatch.setattr(device_room, "available_memory", lambda: 2**20)
-    what = "takes 38 MiB, and 1.0 MiB are free: lower `buffer_size`, or keep it on the host"
+    what = "takes 45 MiB, and 1.0 MiB are free: lower `buffer_size`, or keep it on the host"
     with pytest.raises(ConfigError, match=what):
         DeviceReplay(10**6, fields_of("numbers"))
 
@@ -558,11 +566,11 @@ def test_numba_is_not_needed():
         "replay = DeviceReplay(9, {**fields, 'terminated': flag, 'truncated': flag}, n_step=2)\n"
         "x, no = np.arange(4.0, dtype='f'), np.zeros(4, bool)\n"
         "replay.extend(obs=x, action=x, reward=x, next_obs=x, terminated=no, truncated=no)\n"
-        "print(len(replay), replay.numbers(replay.draw(2, 5)).shape)\n"
+        "print(len(replay), replay.draw(1).number.shape)\n"
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "3 torch.Size([2, 5])"
+    assert done.stdout.strip() == "3 torch.Size([1, 256])"
 
 
 @pytest.mark.gpu
@@ -572,7 +580,9 @@ def test_on_a_gpu(make):
     options = {"num_envs": 2, "n_step": 2, "seed": 0}
     host = pair(make, **options)[0]
     stacks = MAKES[make][2]
-    replay = DeviceReplay(50, fields_of(make), device="cuda", frame_stacks=stacks, **options)
+    sizes = {"batch_size": 200, "max_batches": 100}
+    options = {**options, **sizes, "frame_stacks": stacks}
+    replay = DeviceReplay(50, fields_of(make), device="cuda", **options)
     world = World(make, 2, seed=0)
     for count in (1, 5, 2, 40, 3):
         steps = world.steps(count)
@@ -581,5 +591,5 @@ def test_on_a_gpu(make):
         batch, found = host.get(live(host)), replay.get(live(host))
         for name in (*NAMES, "terminated", "truncated"):
             np.testing.assert_array_equal(found[name], batch[name], name)
-    numbers = replay.numbers(replay.draw(100, 200)).cpu().numpy()
+    numbers = replay.draw(100).number.cpu().numpy()
     assert set(numbers.ravel()) == set(live(host))

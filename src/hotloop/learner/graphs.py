@@ -293,10 +293,10 @@ def timed(call: Callable[[], Any], wait: Callable[[], None]) -> float:
 def written_by(update: Callable[..., Any], state: Any, args: tuple[Any, ...]) -> list[Tensor]:
     """Return the state's tensors that an update changes, with their values restored.
 
-    The update runs once. A tensor is copied just before the first write to it, so tensors that are
-    only read, such as a replay buffer, are not copied.
+    The update runs once. A tensor is copied just before the first write to it. Tensors that copies
+    of the state share, such as a replay buffer, are left out.
     """
-    watch = _Watch(list(tensors(state).values()))
+    watch = _Watch(list(tensors(state, is_copied=True).values()))
     try:
         with watch:
             update(state, *args)

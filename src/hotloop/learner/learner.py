@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner.execution import Mode, choose, repeat
 from hotloop.learner.hyper import HyperParameters
 from hotloop.learner.metrics import Metrics
-from hotloop.learner.noise import UpdateNoise
+from hotloop.learner.noise import HostNoise, NumberedNoise
 from hotloop.learner.optimizer import AdamState
 from hotloop.learner.publish import Publisher
 from hotloop.learner.state import clone, load_arrays, non_finite, tensors, to_arrays, to_device
@@ -94,7 +95,7 @@ class Learner:
         self.rng = np.random.default_rng(seed)
         self.metrics = Metrics()
         self.num_updates = 0
-        self._noise = UpdateNoise(self.rng, device)
+        self._seed = seed
         self._uploads = Uploads(device)
         self._publisher = Publisher(network.layout, getattr(self.state, acting), overlap=overlap)
         calls_per_batch = sum(rule.times / rule.every for rule in rules)
@@ -113,6 +114,9 @@ class Learner:
             (rule, BoundUpdate(rule.function, self.state, self.hyper.tensors, choice, rule.name))
             for rule in rules
         ]
+        self._noise: HostNoise | NumberedNoise = HostNoise(self.rng)
+        if device.type != "cpu":
+            self.number_noise()
         self._executed: dict[str, str] = {}
         self.executions = [update.execution for _, update in self.rules]
 
@@ -142,8 +146,24 @@ class Learner:
         return 0 if self.num_updates % rule.every else rule.times
 
     def draw(self, rule: UpdateRule) -> Tensor | None:
-        """Return noise for an update, which the next draw overwrites; None: it takes none."""
-        return None if rule.noise_shape is None else self._noise.draw(rule.noise_shape)
+        """Return noise for an update, which a later draw overwrites; None: it takes none."""
+        if rule.noise_shape is None:
+            return None
+        return self._noise.draw(rule.noise_shape, self.num_updates)
+
+    def number_noise(self, most: int = 1) -> NumberedNoise:
+        """Take noise from a table by the number of the batch from now on, as a launch does.
+
+        Args:
+            most: batches whose noise is used at once, at most.
+        """
+        size = sum(
+            math.prod(rule.noise_shape) * rule.times
+            for rule, _ in self.rules
+            if rule.noise_shape is not None
+        )
+        self._noise = NumberedNoise(self._seed, size, self.device, most)
+        return self._noise
 
     def sent(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
         """Return host arrays as tensors on the device; on the CPU these share their memory.
@@ -189,8 +209,8 @@ class Learner:
         return lambda: to_arrays(state)
 
     def random_state(self) -> dict[str, Any]:
-        """The generators' states, as JSON holds them."""
-        return {"host": self.rng.bit_generator.state, "device": self._noise.to_json()}
+        """Return the host generator's state as JSON; numbered noise needs none."""
+        return {"host": self.rng.bit_generator.state}
 
     def executed(self) -> dict[str, str]:
         """How the updates ran that there were, by name, as `Execution.was` says."""
@@ -213,7 +233,6 @@ class Learner:
         """
         load_arrays(self.state, arrays)
         self.rng.bit_generator.state = random_state["host"]
-        self._noise.load(random_state["device"])
         self.num_updates = num_updates
         self._executed = dict(executed)
         for one in self.executions:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,14 @@ class Metrics:
         self._names[kind] = names
         self._rows.setdefault(kind, []).append(row)
         self._updates.setdefault(kind, []).append(update)
+
+    def extend(
+        self, kind: str, names: tuple[str, ...], rows: Tensor, updates: Sequence[int]
+    ) -> None:
+        """Keep the numbers of U updates, rows (U, M), in order; the arguments are as of `add`."""
+        self._names[kind] = names
+        self._rows.setdefault(kind, []).extend(rows)
+        self._updates.setdefault(kind, []).extend(updates)
 
     def pop(self) -> tuple[tuple[str, ...], Tensor]:
         """Return the names and the rows, float32, (updates, M), of the one kind that there is, and

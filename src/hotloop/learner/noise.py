@@ -1,52 +1,64 @@
-"""Standard normal noise for updates, drawn where they run."""
+"""Standard normal noise for updates."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.ops.tensor_draws import DrawTable
+from hotloop.types import Array
 
-class UpdateNoise:
-    """Draws into one tensor for each shape, which the next draw of that shape overwrites.
 
-    On the CPU the numbers come from NumPy's generator, elsewhere from one of torch's on the device.
+class HostNoise:
+    """Noise from a NumPy generator, in one tensor for each shape, which the next draw overwrites.
 
     Args:
-        rng: NumPy's generator; it seeds the device's.
-        device: where the update runs.
+        rng: the generator.
     """
 
-    def __init__(self, rng: np.random.Generator, device: torch.device) -> None:
+    def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
-        self._device = device
-        self._kept: dict[tuple[int, ...], tuple[Tensor, Any]] = {}
-        self._generator: torch.Generator | None = None
-        if device.type != "cpu":
-            self._generator = torch.Generator(device)
-            self._generator.manual_seed(int(rng.integers(2**62)))
+        self._kept: dict[tuple[int, ...], tuple[Tensor, Array]] = {}
 
-    def draw(self, shape: tuple[int, ...]) -> Tensor:
-        """Return float32 of this shape."""
+    def draw(self, shape: tuple[int, ...], number: int) -> Tensor:
+        """Return float32 of this shape, whatever the number of the batch is."""
         kept = self._kept.get(shape)
         if kept is None:
-            tensor = torch.empty(shape, dtype=torch.float32, device=self._device)
-            array = tensor.numpy() if self._generator is None else None
-            kept = self._kept[shape] = tensor, array
-        tensor, array = kept
-        if self._generator is None:
-            self._rng.standard_normal(dtype=np.float32, out=array)
-        else:
-            tensor.normal_(generator=self._generator)
-        return tensor
+            tensor = torch.empty(shape, dtype=torch.float32)
+            kept = self._kept[shape] = tensor, tensor.numpy()
+        self._rng.standard_normal(dtype=np.float32, out=kept[1])
+        return kept[0]
 
-    def to_json(self) -> list[int] | None:
-        """The device generator's state, for a checkpoint; None on the CPU, where `rng` is all."""
-        return None if self._generator is None else self._generator.get_state().tolist()
 
-    def load(self, state: list[int] | None) -> None:
-        """Go on from `to_json`; a run that changes its device goes on with other numbers."""
-        if self._generator is not None and state is not None:
-            self._generator.set_state(torch.tensor(state, dtype=torch.uint8))
+class NumberedNoise:
+    """Noise that is a function of the batch's number, on any device, see `DrawTable`.
+
+    Args:
+        seed: whole numbers from 0 on.
+        size: numbers that the updates of one batch take together, at most.
+        device: where updates run.
+        most: batches whose noise is used at once, at most.
+
+    Attributes:
+        table: the noise by batch; None: the updates take none.
+    """
+
+    def __init__(self, seed: Sequence[int], size: int, device: torch.device, most: int = 1) -> None:
+        self.table = DrawTable(seed, size, "normal", device, most) if size else None
+        self._number, self._taken = -1, 0
+        self._row: Tensor | None = None
+
+    def draw(self, shape: tuple[int, ...], number: int) -> Tensor:
+        """Return the next noise of a batch, float32 of this shape."""
+        assert self.table is not None
+        if self._row is None or number != self._number:
+            self._number, self._taken = number, 0
+            self._row = self.table.tensor[self.table.place(number)]
+        size = math.prod(shape)
+        noise = self._row[self._taken : self._taken + size].view(shape)
+        self._taken += size
+        return noise

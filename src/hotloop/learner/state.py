@@ -18,9 +18,16 @@ from hotloop.types import Array
 Tree = TypeVar("Tree")
 
 
-def tensors(tree: Any) -> dict[str, Tensor]:
-    """Return the tensors of a tree by dotted names such as `adam.mean`, in order."""
-    return dict(_walk(tree, ""))
+def tensors(tree: Any, *, is_copied: bool = False) -> dict[str, Tensor]:
+    """Return the tensors of a tree, by dotted names such as `adam.mean`, in order.
+
+    Args:
+        tree: the tree.
+        is_copied: leave out the parts that copy themselves (`__deepcopy__`), such as a replay
+            buffer of some GiB: copies of a tree share them, so an update may write to them only
+            what it would write again.
+    """
+    return dict(_walk(tree, "", is_copied))
 
 
 def mapped(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
@@ -105,9 +112,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         )
 
 
-def _walk(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+def _walk(value: Any, name: str, is_copied: bool) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
-        return
-    for part, child in _parts(value):
-        yield from _walk(child, f"{name}.{part}" if name else part)
+    elif not (is_copied and hasattr(value, "__deepcopy__")):
+        for part, child in _parts(value):
+            yield from _walk(child, f"{name}.{part}" if name else part, is_copied)

@@ -1,8 +1,8 @@
-"""The replay buffer of a device: transitions in tensors, drawn and gathered where they are learned
-from.
+"""The replay buffer of a device: transitions in tensors where they are learned from.
 
-Nothing waits for the device: what comes in is copied while the host goes on, and what is drawn by
-weights is drawn by a `ReplayBuffer` on the host that holds weights and no observations.
+Nothing waits for the device. New transitions are written to pinned memory and reach the ring with
+the next launch, in the copy that it needs anyway. Weighted samplers draw on the host, from a
+`ReplayBuffer` that holds weights and no observations.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hotloop.errors import ConfigError, ReplayError, ShapeError
+from hotloop.ops.tensor_draws import DrawTable
 from hotloop.replay.storage.device import (
     Downloads,
-    Uploads,
-    make_stored,
-    numbers_of,
-    ring_parts,
-    rows_of,
+    Inbox,
+    Make,
+    RowFormat,
+    Stored,
+    gathered,
+    numbers_drawn,
+    row_fields,
+    store_new,
+    torch_dtype,
 )
 from hotloop.replay.storage.device_frames import FrameRing
 from hotloop.replay.storage.device_room import (
@@ -41,22 +46,19 @@ if TYPE_CHECKING:
     from hotloop.replay.buffer import ReplayBuffer
     from hotloop.replay.samplers import Sampler
 
-MAX_CHUNK = 1024  # transitions that are copied to the device at once
 _NO_OBS = ((1,), np.uint8)
 
 
 class Drawn(NamedTuple):
-    """What K batches are drawn by: uniform numbers, or numbers of transitions.
+    """The transitions of K batches.
 
     Attributes:
-        uniform: float64, (K, B), in [0, 1); or None.
-        number: int64, (K, B), on the device; or None.
-        on_host: the same on the host.
-        importance: float32, (K, B), importance weights; or None.
+        number: int64, (K, B), their numbers, on the device.
+        on_host: the same on the host, where a sampler drew them there; else None.
+        importance: float32, (K, B), importance weights on the device; None: all are 1.
     """
 
-    uniform: Tensor | None = None
-    number: Tensor | None = None
+    number: Tensor
     on_host: Array | None = None
     importance: Tensor | None = None
 
@@ -64,7 +66,7 @@ class Drawn(NamedTuple):
 class DeviceReplay:
     """The last `capacity` transitions, in tensors on a device.
 
-    It holds the same transitions under the same numbers as a `ReplayBuffer` that is given the same,
+    It holds the same transitions under the same numbers as a `ReplayBuffer` with the same input,
     and writes and reads the same files.
 
     Args:
@@ -72,8 +74,7 @@ class DeviceReplay:
         fields: as of `ReplayBuffer`: `obs`, `action`, `reward` (float32), `next_obs`, `terminated`
             and `truncated` (bool), and no others.
         device: where the tensors lie.
-        sampler: how batches are drawn; None or `Uniform()`: by random numbers that are made on the
-            device. Others need Numba.
+        sampler: how batches are drawn; None or `Uniform()`: on the device. Others need Numba.
         seed: of the draws; None: another one each time.
         num_envs: environments that write.
         n_step: n, as of `ReplayBuffer`.
@@ -81,12 +82,17 @@ class DeviceReplay:
         weight_from: as of `ReplayBuffer`.
         frame_stacks: `("obs",)` where its first axis is a stack of frames, each of which is kept
             once.
+        batch_size: B, transitions of a batch.
+        max_batches: batches that are drawn at once, at most.
+        max_new: transitions that wait on the host for the next launch, at most; when more come,
+            those that wait are sent by themselves.
+        extra: shape and dtype of arrays that the caller sends along, by name.
 
     Attributes:
         stored: the tensors, always the same ones.
-        uploads: what brings arrays to the device.
+        inbox: what is sent to the device next.
+        layout: of the rows in `stored`.
         num_added: how many transitions it has ever held.
-        random: the generator of the uniform draws, on the device.
 
     Raises:
         ConfigError: other fields, a sampler that can't draw here, or too little memory.
@@ -105,6 +111,10 @@ class DeviceReplay:
         gamma: float = 0.99,
         weight_from: Any = None,
         frame_stacks: tuple[str, ...] = (),
+        batch_size: int = 256,
+        max_batches: int = 1,
+        max_new: int = 64,
+        extra: Mapping[str, Make] | None = None,
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
         self.fields = checked_fields(fields)
@@ -121,8 +131,10 @@ class DeviceReplay:
             "weight_from": weight_from,
         }
         self._frame_stacks = frame_stacks
-        self.obs_shape = self.fields["obs"][0]
-        num_places = self.obs_shape[0] if frame_stacks else 1
+        self._num_envs = num_envs
+        obs_shape, obs_dtype = self.fields["obs"]
+        self.obs_shape = obs_shape
+        num_places = obs_shape[0] if frame_stacks else 1
         self.frames: FrameRing | None = None
         if is_apart(self.fields, frame_stacks):
             self.frames = FrameRing(capacity, num_envs, n_step, num_places)
@@ -133,20 +145,57 @@ class DeviceReplay:
             )
         size = needed_bytes(capacity, fields, num_envs, n_step, frame_stacks)
         need_device_memory(size, capacity, self.device)
-        num_frames = 0 if self.frames is None else self.frames.size
-        makes = self.fields["obs"], self.fields["action"], num_frames, num_places
-        self.stored = make_stored(capacity, *makes, self.device)
-        self.index: ReplayBuffer | None = None if sampler is None else self.make_index()
-        self.windows = Windows(num_envs, n_step, gamma)
+
+        # The ring, and the inbox of one launch: a static size, whatever has come.
+        has_frames, action = self.frames is not None, self.fields["action"]
+        kept = row_fields(self.fields["obs"], action, num_places, has_frames=has_frames)
+        self.layout = RowFormat(kept)
+        self._max_new = min(max_new, capacity)
+        number, real = np.dtype(np.int64), np.dtype(np.float32)
+        parts: dict[str, Make] = {
+            "counts": ((2,), number),
+            "row_slots": ((self._max_new,), number),
+            "rows": ((self._max_new, self.layout.num_words), np.dtype(np.int32)),
+            **(extra or {}),
+        }
+        frames: Tensor | None = None
+        if self.frames is not None:
+            frame_shape = obs_shape[1:] if frame_stacks else obs_shape
+            self._max_frames = min(2 * (self._max_new + num_places), self.frames.size)
+            parts["frame_slots"] = ((self._max_frames,), number)
+            parts["frames"] = ((self._max_frames, *frame_shape), obs_dtype)
+            frames = self._zeros((self.frames.size + 1, *frame_shape), torch_dtype(obs_dtype))
+        self._table: DrawTable | None = None
+        self.index: ReplayBuffer | None = None
+        if sampler is None:
+            entropy = np.random.SeedSequence(seed).entropy
+            assert isinstance(entropy, int)
+            self._table = DrawTable([entropy], batch_size, "uniform", self.device, max_batches)
+            parts["draws"] = ((max_batches,), number)
+        else:
+            self.index = self.make_index()
+            parts["numbers"] = ((max_batches, batch_size), number)
+            if self.index.sampler.has_importance:
+                parts["importance"] = ((max_batches, batch_size), real)
+        self.batch_size, self.max_batches = batch_size, max_batches
+        self.inbox = Inbox(parts, self.device)
+        rows = [block["rows"].view(self.layout.dtype)[:, 0] for block in self.inbox.blocks]
+        self._columns = [{name: each[name] for name in each.dtype.names or ()} for each in rows]
+        self.stored = Stored(
+            rows=self._zeros((capacity + 1, self.layout.num_words), torch.int32),
+            frames=frames,
+            uniform=None if self._table is None else self._table.tensor,
+            inbox=self.inbox.tensors,
+        )
+        self._begin_block()
+
         # Known on the host alone: what a checkpoint needs besides, and no batch does.
+        self.windows = Windows(num_envs, n_step, gamma)
         self.flags = {name: np.zeros(capacity, np.bool_) for name in ("terminated", "truncated")}
         self.words: Array | None = None  # the random state of a buffer that this one goes on from
         self._first_frame = np.zeros(capacity if self.frames is not None else 0, np.int64)
-        self._num_envs = num_envs
-        self.uploads, self._downloads = Uploads(self.device), Downloads(self.device)
+        self._downloads = Downloads(self.device)
         self._priorities: list[tuple[Array, Any]] = []
-        self.random = torch.Generator(self.device)
-        self.random.seed() if seed is None else self.random.manual_seed(seed)
 
     def __len__(self) -> int:
         """How many transitions can be drawn."""
@@ -154,7 +203,7 @@ class DeviceReplay:
 
     @property
     def num_samples(self) -> int:
-        """How often batches were drawn."""
+        """How many batches were drawn."""
         return self._num_samples if self.index is None else self.index.num_samples
 
     @num_samples.setter
@@ -183,22 +232,29 @@ class DeviceReplay:
         if valid is not None:
             kept = np.flatnonzero(valid)
             steps, envs = {name: array[kept] for name, array in steps.items()}, envs[kept]
-        if not len(envs):
-            return
+        if len(envs):
+            self.add_steps(steps, envs)
+
+    def add_steps(self, steps: Mapping[str, Array], envs: Array | None = None) -> None:
+        """Store steps without checks; the arguments are those of `extend`, all of them valid."""
+        count = len(steps["reward"])
         if self.index is not None:
-            nothing = np.zeros((len(envs), 1), np.uint8)
+            nothing = np.zeros((count, 1), np.uint8)
             rest = {name: steps[name] for name in ("reward", "terminated", "truncated")}
             self.index.extend(obs=nothing, next_obs=nothing, **rest, env=envs)
-        most = MAX_CHUNK if self.frames is None else self.frames.most_steps
-        for first in range(0, len(envs), most):
-            part = slice(first, first + most)
+        if self.frames is None:
+            self.append(self.windows.add(steps, envs))
+            return
+        if envs is None:
+            envs = np.arange(count) % self._num_envs
+        for first in range(0, count, self.frames.most_steps):
+            part = slice(first, first + self.frames.most_steps)
             some = {name: array[part] for name, array in steps.items()}
-            if self.frames is not None:
-                some |= self._placed(some, envs[part])
-            self.store_rows(self.windows.add(some, envs[part]))
+            some |= self._placed(some, envs[part])
+            self.append(self.windows.add(some, envs[part]))
 
     def cut(self, env: int | None = None) -> None:
-        """Say that an environment, or all, begins anew though its last step ended no episode.
+        """Start a new episode in an environment, or in all, though the last step ended none.
 
         Raises:
             ReplayError: there is no such environment.
@@ -212,13 +268,13 @@ class DeviceReplay:
             if self.frames is not None:
                 self.frames.cut(one)
             if closed is not None:
-                self.store_rows(closed)
+                self.append(closed)
 
     def update_weights(self, index: Array, weight: Tensor) -> None:
-        """Give transitions new priorities, once the device has come so far: see `settle`.
+        """Give transitions new priorities, once the device has computed them: see `settle`.
 
         Args:
-            index: int64, (K, B), their numbers, as `Drawn.on_host` has them.
+            index: int64, (K, B), their numbers, as `prepare` returned them.
             weight: float32, (K, B), on the device.
         """
         self._priorities.append((index.reshape(-1), self._downloads.take(weight)))
@@ -236,39 +292,66 @@ class DeviceReplay:
 
     # Reading.
 
-    def draw(self, count: int, batch_size: int) -> Drawn:
-        """Draw K batches: uniform numbers on the device, or by the sampler on the host.
+    def prepare(self, count: int) -> Array | None:
+        """Write to the inbox what `count` batches are drawn by, up to `max_batches`.
+
+        Returns:
+            Their numbers, int64, (count, B), where a sampler draws on the host; else None.
 
         Raises:
-            ReplayError: the buffer is empty, or has fewer transitions than the sampler asks for.
+            ReplayError: the buffer is empty, or has fewer transitions than the sampler needs.
         """
         if self._size == 0:
             raise ReplayError("the buffer is empty: add transitions before sampling")
-        if self.index is None:
-            self._num_samples += 1
-            uniform = torch.empty((count, batch_size), dtype=torch.float64, device=self.device)
-            return Drawn(uniform=uniform.uniform_(generator=self.random))
-        number = np.empty((count, batch_size), np.int64)
-        importance = np.empty((count, batch_size), np.float32)
-        has_importance = self.index.sampler.has_importance
+        arrays = self.inbox.arrays
+        if self._table is not None:
+            arrays["draws"][:count] = self._table.places(self._num_samples, count)
+            self._num_samples += count
+            return None
+        assert self.index is not None
+        number = arrays["numbers"]
         for k in range(count):  # one by one: without replacement each is drawn for itself
-            batch = self.index.sample(batch_size)
+            batch = self.index.sample(self.batch_size)
             number[k] = batch.index
-            if has_importance:
-                importance[k] = batch.importance
-        with self.uploads:
-            return Drawn(
-                number=self._sent("number", number),
-                on_host=number,
-                importance=self._sent("importance", importance) if has_importance else None,
-            )
+            if "importance" in arrays:
+                arrays["importance"][k] = batch.importance
+        return number[:count].copy()
 
-    def numbers(self, drawn: Drawn) -> Tensor:
-        """Return the numbers of the transitions that were drawn, int64, (K, B), on the device."""
-        if drawn.number is not None:
-            return drawn.number
-        assert drawn.uniform is not None
-        return numbers_of(self.stored.counts, drawn.uniform)
+    def send(self) -> None:
+        """Begin to copy the inbox to the device, where `store_new` writes its rows to the ring."""
+        counts = self.inbox.arrays["counts"]
+        counts[0], counts[1] = self.num_added - self._size, self._size
+        self.inbox.send()
+        self._begin_block()
+
+    def flush(self) -> None:
+        """Write the transitions that wait on the host to the ring."""
+        if self._num_new or self._num_frames:
+            self.send()
+            store_new(self.stored)
+
+    def draw(self, count: int) -> Drawn:
+        """Draw `count` batches, up to `max_batches`.
+
+        Raises:
+            ReplayError: the buffer is empty, or has fewer transitions than the sampler needs.
+        """
+        on_host = self.prepare(count)
+        self.send()
+        store_new(self.stored)
+        # A copy: the next launch overwrites the inbox.
+        number = numbers_drawn(self.stored, count).clone()
+        importance = self.stored.inbox.get("importance")
+        return Drawn(number, on_host, None if importance is None else importance[:count].clone())
+
+    def gather(self, number: Tensor) -> dict[str, Tensor]:
+        """Return transitions by their numbers, int64, (B,), on the device, by field: (B, …).
+
+        They must be there. `terminated` and `truncated` are on the host, see `get`; what a batch
+        needs is `discount`.
+        """
+        self.flush()
+        return gathered(self.stored, self.layout, number, self.obs_shape)
 
     def get(self, number: ArrayLike) -> dict[str, Array]:
         """Return transitions by their numbers, on the host: by field, (B, …).
@@ -283,17 +366,15 @@ class DeviceReplay:
                 f"there is no transition {wrong[0]}: they go from {self.num_added - self._size} to "
                 f"{self.num_added - 1}"
             )
-        rows = rows_of(self.stored, torch.from_numpy(chosen).to(self.device), self.obs_shape)
-        found = {name: getattr(rows, name).cpu().numpy() for name in rows._fields}
+        rows = self.gather(torch.from_numpy(chosen).to(self.device))
         slots = chosen % self.capacity
+        found = {name: tensor.cpu().numpy() for name, tensor in rows.items()}
         return found | {name: array[slots] for name, array in self.flags.items()}
 
     # Keeping.
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, which a `ReplayBuffer` like this one reads too.
-
-        The state of the uniform draws, which no such buffer has, is not in it: see `random`.
 
         Raises:
             OutputError: it can't be written.
@@ -302,6 +383,7 @@ class DeviceReplay:
         from hotloop.replay import device_saving
 
         self.settle()
+        self.flush()
         device_saving.save(self, Path(path))
 
     def restore(self, path: str | os.PathLike[str]) -> None:
@@ -332,8 +414,9 @@ class DeviceReplay:
         return ReplayBuffer(self.capacity, declared, share_next_obs=True, **self._like)
 
     def begin_at(self, number: int, num_samples: int) -> None:
-        """Be empty, and give the next transition this number."""
+        """Empty the buffer, and give the next transition this number."""
         self.num_added, self._size = number, 0
+        self._begin_block()
         self.windows = Windows(self._num_envs, self._like["n_step"], self._like["gamma"])
         self._priorities.clear()
         self.num_samples = num_samples
@@ -341,7 +424,7 @@ class DeviceReplay:
             for env in range(self._num_envs):
                 self.frames.cut(env)
 
-    def store_rows(self, rows: Mapping[str, Array]) -> None:
+    def append(self, rows: Mapping[str, Array]) -> None:
         """Append transitions whose windows are complete.
 
         Args:
@@ -351,33 +434,30 @@ class DeviceReplay:
         Raises:
             ReplayError: of the frames of a window some are no longer there.
         """
-        with self.uploads:
-            if self.frames is not None:
-                rows = self._with_places(rows)
-            for number, first in enumerate(range(0, len(rows["reward"]), self.capacity)):
-                part = slice(first, first + self.capacity)
-                self._append({name: array[part] for name, array in rows.items()}, number)
-            oldest = self.num_added - self._size
-            self.uploads.put("counts", self.stored.counts, np.array([oldest, self._size]))
-
-    def _append(self, rows: Mapping[str, Array], turn: int) -> None:
-        """Write rows to the ring, no more than it has; `turn` counts the calls of one upload."""
-        stored, count = self.stored, len(rows["reward"])
-        targets = {
-            name: getattr(stored, name)
-            for name in ("action", "reward", "discount", "obs", "next_obs", "places")
-            if getattr(stored, name) is not None
-        }
-        parts = ring_parts(self.num_added, count, self.capacity)
-        for number, (source, target) in enumerate(parts, 2 * turn):
-            for name, tensor in targets.items():
-                self.uploads.put(f"{name} {number}", tensor[target], rows[name][source])
+        if self.frames is not None:
+            rows = self._with_places(rows)
+        count, done = len(rows["reward"]), 0
+        while done < count:
+            if self._num_new == self._max_new:
+                self.flush()
+            taken = min(count - done, self._max_new - self._num_new)
+            source = slice(done, done + taken)
+            here = slice(self._num_new, self._num_new + taken)
+            first = self.num_added % self.capacity
+            slots, there = np.arange(first, first + taken), slice(first, first + taken)
+            if first + taken > self.capacity:
+                there = slots = slots % self.capacity
+            self.inbox.arrays["row_slots"][here] = slots
+            for name, column in self._columns[self.inbox.turn].items():
+                column[here] = rows[name][source]
             for name, array in self.flags.items():
-                array[target] = rows[name][source]
+                array[there] = rows[name][source]
             if self.frames is not None:
-                self._first_frame[target] = rows["first_frame"][source]
-        self.num_added += count
-        self._size = min(self._size + count, self.capacity)
+                self._first_frame[there] = rows["first_frame"][source]
+            self._num_new += taken
+            self.num_added += taken
+            self._size = min(self._size + taken, self.capacity)
+            done += taken
         if self.frames is not None:
             # What was overwritten is forgotten, though the ring of rows has room for it.
             limit = self.frames.total - self.frames.size + self.frames.margin
@@ -387,18 +467,29 @@ class DeviceReplay:
                     break
                 self._size -= 1
 
+    def _begin_block(self) -> None:
+        """Begin to write the next block of the inbox: every place in it writes to a spare row."""
+        arrays = self.inbox.arrays
+        self._num_new = self._num_frames = 0
+        arrays["row_slots"].fill(self.capacity)
+        if self.frames is not None:
+            arrays["frame_slots"].fill(self.frames.size)
+
     def _with_places(self, rows: Mapping[str, Array]) -> dict[str, Array]:
-        """Send the frames that are new, and say where those of each transition lie."""
-        frames, stored = self.frames, self.stored
+        """Write the new frames to the inbox, and return rows with the places of their frames."""
+        frames = self.frames
         assert frames is not None
-        assert stored.frames is not None
         number, fresh = frames.take()
-        dropped = max(0, len(fresh) - frames.size)
-        if fresh[dropped:]:
-            new = np.stack(fresh[dropped:])
-            parts = enumerate(ring_parts(number + dropped, len(new), frames.size))
-            for k, (source, target) in parts:
-                self.uploads.put(f"frames {k}", stored.frames[target], new[source])
+        while fresh:
+            if self._num_frames == self._max_frames:
+                self.flush()
+            some = fresh[: self._max_frames - self._num_frames]
+            here = slice(self._num_frames, self._num_frames + len(some))
+            self.inbox.arrays["frames"][here] = some
+            slots = np.arange(number, number + len(some)) % frames.size
+            self.inbox.arrays["frame_slots"][here] = slots
+            self._num_frames += len(some)
+            number, fresh = number + len(some), fresh[len(some) :]
         both = np.stack([rows["obs"], rows["next_obs"]], 1)
         first = both.reshape(len(both), -1).min(1) if len(both) else np.zeros(0, np.int64)
         if len(first) and first.min() < frames.total - frames.margin:
@@ -422,12 +513,8 @@ class DeviceReplay:
         now, later = zip(*pairs, strict=True)
         return {"obs": np.stack(now), "next_obs": np.stack(later)}
 
-    def _sent(self, name: str, array: Array) -> Tensor:
-        """Return an array's copy on the device."""
-        like = torch.from_numpy(array)
-        there = torch.empty(like.shape, dtype=like.dtype, device=self.device)
-        self.uploads.put(name, there, array)
-        return there
+    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def _checked(
         self, fields: Mapping[str, Any], env: ArrayLike | None

@@ -36,11 +36,8 @@ def save(replay: DeviceReplay, path: Path) -> None:
     """Write what `DeviceReplay.save` does."""
     host, stored = replay.host_like(), replay.stored
     size = min(replay.num_added, replay.capacity)
-    rows = {
-        name: getattr(stored, name)[:size].cpu().numpy()
-        for name in ("action", "reward", "discount", "obs", "next_obs", "places")
-        if getattr(stored, name) is not None
-    }
+    columns = stored.rows[:size].cpu().numpy().view(replay.layout.dtype)[:, 0]
+    rows: dict[str, Array] = {name: columns[name] for name in replay.layout.dtype.names or ()}
     rows |= {name: array[:size] for name, array in replay.flags.items()}
     if len(replay) < size:  # frames of the oldest are gone: the oldest that is whole stands there
         oldest = replay.num_added - len(replay)
@@ -84,7 +81,7 @@ def restore(replay: DeviceReplay, path: Path) -> None:
             some |= {"obs": batch.obs, "next_obs": batch.next_obs}
         else:
             some |= frames.of_rows(slots)
-        replay.store_rows(some)
+        replay.append(some)
     _restore_windows(host, replay.windows, frames)
     if replay.index is not None:
         kept = {name: rows[name] for name in ("reward", "discount", "terminated", "truncated")}
@@ -157,7 +154,7 @@ def _fill_frames(buffer: ReplayBuffer, places: Array, replay: DeviceReplay) -> N
 
     Args:
         buffer: the buffer.
-        places: int64, (size, 2, S), of the frames of each transition, by slots.
+        places: int32, (size, 2, S), of the frames of each transition, by slots.
         replay: the device's.
     """
     store, windows = buffer._store, replay.windows

@@ -1,14 +1,17 @@
-"""Replay on a device: a launch draws, gathers and learns from K batches as one function.
+"""Replay on a device: a launch stores, draws, gathers and learns from K batches as one function.
 
 A launch is a function of tensors alone, run as any update is: eager, compiled, or as a graph of a
-GPU. The state, the hyper-parameters and the transitions are bound to it; the random numbers are
-drawn before, all at once, and handed in.
+GPU. Everything it reads and writes has a fixed address: the state, the hyper-parameters, the
+transitions, the noise and the log of what the updates returned. What changes from launch to launch
+comes in one copy from pinned memory, the inbox: new transitions, and where in the tables the
+launch finds its random numbers and leaves its results.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +19,13 @@ import torch
 from torch import Tensor
 
 from hotloop.errors import ConfigError
-from hotloop.learner import Learner, UpdateRule
+from hotloop.learner import Learner
 from hotloop.learner.execution import Execution
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
 from hotloop.replay.adapters import describe
-from hotloop.replay.device_buffer import DeviceReplay, Drawn
-from hotloop.replay.storage.device import Stored, numbers_of, rows_of
+from hotloop.replay.device_buffer import DeviceReplay
+from hotloop.replay.storage.device import Make, Stored, gathered, numbers_drawn, store_new
 from hotloop.replay.storage.device_room import (
     checked_fields,
     free_bytes,
@@ -33,9 +36,12 @@ from hotloop.rollouts import Environments
 from hotloop.training.replay import Batch
 from hotloop.types import Array, Fragment
 
-_RANDOM = "replay_random"
 # What 'auto' leaves free on a device, for networks and their work.
 _SHARE = 0.8
+# Transitions of one copy to the device: a copy of a static size must not become long.
+_MIN_NEW, _MAX_NEW = 16, 1024
+# Updates whose results stay on the device until they are read, unless one launch makes more.
+_LOGGED = 1_000
 
 # How often each update is made with each batch of a launch: a number for each rule, for each of the
 # K batches.
@@ -43,20 +49,20 @@ Pattern = tuple[tuple[int, ...], ...]
 
 
 class ReplayOnDevice:
-    """The buffer of a run, in tensors where it learns.
+    """The replay buffer of a run, in tensors where it learns.
 
     Args:
-        config: the run's.
-        envs: whose transitions it holds.
+        config: the run's configuration.
+        envs: the environments whose transitions it holds.
         device: where networks are updated.
 
     Attributes:
         buffer: the transitions.
         by_priority: whether it draws by TD error.
-        max_drawn: batches that are drawn in one call.
+        max_drawn: K, batches that are drawn at once, at most.
 
     Raises:
-        ConfigError: the device has no room for it, or what it is to draw can't be drawn there.
+        ConfigError: the device has no room for it, or its sampler can't draw there.
     """
 
     def __init__(self, config: Any, envs: Environments, device: torch.device) -> None:
@@ -64,6 +70,17 @@ class ReplayOnDevice:
         if config.replay == "proportional":
             weight_from = config.replay_weight_from or "episode_return"
         found = describe(envs)
+        self.max_drawn = config.updates_per_launch
+        self.is_scaled = config.normalize_obs or config.clip_obs is not None
+        number, real = np.dtype(np.int64), np.dtype(np.float32)
+        extra: dict[str, Make] = {
+            "noise": ((self.max_drawn,), number),
+            "log": ((self.max_drawn,), number),
+        }
+        if self.is_scaled:
+            shape = found.fields["obs"][0]
+            extra |= {"mean": (shape, real), "std": (shape, real), "clip": ((), real)}
+        new = found.num_envs * (config.train_frequency + config.n_step - 1)  # of one round
         self.buffer = DeviceReplay(
             config.buffer_size,
             found.fields,
@@ -75,40 +92,51 @@ class ReplayOnDevice:
             gamma=as_schedule(config.gamma)(0.0),
             weight_from=weight_from,
             frame_stacks=found.frame_stacks,
+            batch_size=config.batch_size,
+            max_batches=self.max_drawn,
+            max_new=min(max(new, _MIN_NEW), _MAX_NEW),
+            extra=extra,
         )
         self.by_priority = config.replay in ("prioritized", "rank")
-        self.max_drawn = config.updates_per_launch
-        self._is_kept = config.save_replay
-        self._batch_size = config.batch_size
         self._num_envs = envs.num_envs
         self._clip_reward = config.clip_reward
-        self._scale: dict[str, Tensor] = {}
 
     def store(self, fragment: Fragment) -> None:
         """Add a fragment's transitions, once the priorities of the last round are written."""
         self.buffer.settle()
-        flat = {
-            name: getattr(fragment, name).reshape(-1, *getattr(fragment, name).shape[2:])
-            for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated")
-        }
-        if self._clip_reward is not None:  # a copy: the fragment's are what is reported
-            flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
         first = fragment.first_env
         for env in fragment.restarted_envs:
             self.cut(first + env)
-        env = None
+        flat = {name: _flat(getattr(fragment, name)) for name in self.buffer.fields}
+        if self._clip_reward is not None:  # a copy: reports have the fragment's
+            flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
+        envs: Array | None = None
         if fragment.num_envs != self._num_envs:
-            env = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
-        valid = fragment.valid.reshape(-1)
-        self.buffer.extend(**flat, env=env, valid=None if valid.all() else valid)
+            envs = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
+        if not fragment.valid.all():
+            kept = np.flatnonzero(fragment.valid)
+            if envs is None:
+                envs = np.arange(fragment.valid.size) % self._num_envs
+            flat, envs = {name: array[kept] for name, array in flat.items()}, envs[kept]
+        if len(flat["reward"]):
+            self.buffer.add_steps(flat, envs)
 
     def cut(self, env: int | None = None) -> None:
-        """Have what comes next of an environment, or of all, follow on nothing."""
+        """Start a new episode in an environment, or in all, though the last step ended none."""
         self.buffer.cut(env)
 
-    def draw_numbers(self, count: int) -> Drawn:
-        """Draw what `count` batches are gathered by."""
-        return self.buffer.draw(count, self._batch_size)
+    def prepare(self, count: int, scale: ObsScale | None) -> Array | None:
+        """Write to the inbox what `count` batches are made by.
+
+        Returns:
+            The numbers of their transitions, int64, (count, B), where the host draws; else None.
+        """
+        on_host = self.buffer.prepare(count)
+        if scale is not None:
+            arrays = self.buffer.inbox.arrays
+            arrays["mean"][...], arrays["std"][...] = scale.mean, scale.std
+            arrays["clip"][...] = scale.clip
+        return on_host
 
     def draw(self, count: int, scale: ObsScale | None = None) -> tuple[list[Batch], Any]:
         """Draw `count` batches and gather them, as `Replay.draw` does.
@@ -117,53 +145,34 @@ class ReplayOnDevice:
             The batches, and the numbers of their transitions, (count · B,), on the device, or on
             the host where they were drawn there.
         """
-        drawn = self.draw_numbers(count)
-        number = self.buffer.numbers(drawn)
-        batches = [
-            self.batch(self.buffer.stored, number[k], _row(drawn.importance, k), self.sent(scale))
-            for k in range(count)
-        ]
-        return batches, (number if drawn.on_host is None else drawn.on_host).reshape(-1)
+        on_host = self.prepare(count, scale)
+        self.buffer.send()
+        number, batches = self.batches(self.buffer.stored, count)
+        return list(batches), (number.clone() if on_host is None else on_host).reshape(-1)
 
-    def sent(self, scale: ObsScale | None) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return a scale's mean, deviation and bound on the device, always in the same tensors."""
-        if scale is None:
-            return None
-        values = {"mean": scale.mean, "std": scale.std, "clip": np.float32(scale.clip)}
-        with self.buffer.uploads as uploads:
-            for name, value in values.items():
-                array = np.asarray(value)
-                if name not in self._scale:
-                    there = torch.empty(array.shape, device=self.buffer.device)
-                    self._scale[name] = there
-                uploads.put(name, self._scale[name], array)
-        return self._scale["mean"], self._scale["std"], self._scale["clip"]
+    def batches(self, stored: Stored, count: int) -> tuple[Tensor, Iterator[Batch]]:
+        """Store the new transitions and draw `count` batches: a function of tensors alone.
 
-    def batch(
-        self,
-        stored: Stored,
-        number: Tensor,
-        importance: Tensor | None,
-        scale: tuple[Tensor, ...] | None,
-    ) -> Batch:
-        """Gather a batch: a function of tensors alone.
-
-        Args:
-            stored: the transitions.
-            number: int64, (B,).
-            importance: float32, (B,); None: 1.
-            scale: what observations become, `sent` gave it; None: they stay as they are.
+        Returns:
+            The numbers of their transitions, int64, (count, B), and the batches.
         """
-        rows = rows_of(stored, number, self.buffer.obs_shape)
-        obs, next_obs = rows.obs, rows.next_obs
-        if scale is not None:
-            mean, std, clip = scale
-            obs, next_obs = (
-                torch.clamp((x.to(torch.float32) - mean) / std, -clip, clip)
-                for x in (obs, next_obs)
-            )
-        weight = torch.ones_like(rows.reward) if importance is None else importance
-        return Batch(obs, rows.action, rows.reward, next_obs, rows.discount, weight)
+        store_new(stored)
+        number = numbers_drawn(stored, count)
+        return number, (self.batch(stored, number[k], k) for k in range(count))
+
+    def batch(self, stored: Stored, number: Tensor, k: int) -> Batch:
+        """Gather the batch in place `k` of a launch."""
+        inbox = stored.inbox
+        rows = gathered(stored, self.buffer.layout, number, self.buffer.obs_shape)
+        if self.is_scaled:
+            for name in ("obs", "next_obs"):
+                scaled = (rows[name].to(torch.float32) - inbox["mean"]) / inbox["std"]
+                rows[name] = torch.clamp(scaled, -inbox["clip"], inbox["clip"])
+        if "importance" in inbox:
+            importance = inbox["importance"][k].clone()
+        else:
+            importance = torch.ones_like(rows["reward"])
+        return Batch(**rows, importance=importance)
 
     def update_priorities(self, index: Any, td_error: Tensor) -> None:
         """Give transitions that were learned from their new priorities, a round later."""
@@ -176,43 +185,61 @@ class ReplayOnDevice:
         return self.buffer.get(number[number >= oldest])
 
     def to_arrays(self) -> dict[str, Array]:
-        """For a checkpoint that the buffer is kept with."""
-        return {_RANDOM: self.buffer.random.get_state().numpy()} if self._is_kept else {}
+        """Return nothing: what is drawn follows from the counters of the checkpoint."""
+        return {}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        """The inverse of `to_arrays`; of a run whose replay was elsewhere there is nothing."""
-        state = arrays.get(_RANDOM)
-        if state is not None and state.shape == tuple(self.buffer.random.get_state().shape):
-            self.buffer.random.set_state(torch.from_numpy(state.copy()))
+        """Do nothing, as `to_arrays` returns nothing."""
+
+
+@dataclass(slots=True)
+class UpdateLog:
+    """What updates returned, on the device until it is read.
+
+    Attributes:
+        metrics: float32, (R, M): a row for each batch, of all its updates side by side; where an
+            update is not made with a batch, the values have no meaning.
+        numbers: int64, (R, B), the transitions of each batch.
+    """
+
+    metrics: Tensor
+    numbers: Tensor
 
 
 class Launches:
     """Updates that are made as launches.
 
-    K batches make a launch, and what is left of those that are due is made one by one. Which
-    delayed updates a launch makes is settled before: each such pattern is a function of its own,
-    without a branch. K is a multiple of their periods, so that launches that follow each other have
-    one pattern.
+    K batches make a launch, and the rest of those that are due is made one by one. Which delayed
+    updates a launch makes is settled before: each such pattern is a function of its own, without a
+    branch. K is a multiple of their periods, so that launches that follow each other have one
+    pattern.
 
     Args:
-        learner: makes the updates.
-        replay: what they learn from.
+        learner: makes the updates; its noise is numbered from here on.
+        replay: the transitions they learn from.
         most: K.
+
+    Attributes:
+        replay: the same.
+        all: the launches, one for each pattern.
 
     Raises:
         ConfigError: K is no multiple of the period of a delayed update.
     """
 
     def __init__(self, learner: Learner, replay: ReplayOnDevice, most: int) -> None:
-        self._learner, self._replay, self._most = learner, replay, most
+        self._learner, self.replay, self._most = learner, replay, most
         period = math.lcm(*(rule.every for rule, _ in learner.rules))
         if most > 1 and most % period:
-            told = ", ".join(f"the {x.name}, every {x.every}" for x, _ in learner.rules)
+            delays = ", ".join(f"the {x.name}, every {x.every}" for x, _ in learner.rules)
             raise ConfigError(
                 f"`updates_per_launch` must be a multiple of {period}, so that each launch has "
-                f"the same updates ({told}), got {most}: take {_near(most, period)}"
+                f"the same updates ({delays}), got {most}: take {_near(most, period)}"
             )
-        self._bound = (learner.state, learner.hyper.tensors, replay.buffer.stored)
+        self._noise = learner.number_noise(most).table
+        self._log: UpdateLog | None = None
+        self._num_logged = 0
+        self._bound: Any = None
         self._period = period
         by_pattern: dict[Pattern, _Launch] = {}
         self._launches: dict[tuple[int, int], _Launch] = {}  # by what was made before, and K
@@ -221,7 +248,8 @@ class Launches:
                 pattern = _pattern(learner, phase, count)
                 launch = by_pattern.setdefault(pattern, _Launch(learner, replay, pattern))
                 self._launches[phase, count] = launch
-        learner.executions = [launch.execution for launch in by_pattern.values()]
+        self.all = list(by_pattern.values())
+        learner.executions = [launch.execution for launch in self.all]
 
     def counts(self, due: int) -> Iterator[int]:
         """Yield how many updates each launch makes of those that are due."""
@@ -230,52 +258,88 @@ class Launches:
             yield count
             due -= count
 
-    def make(self, count: int, scale: ObsScale | None) -> tuple[Any, Tensor | None]:
-        """Make one launch, and keep what its updates say.
+    @property
+    def is_full(self) -> bool:
+        """Whether the log has no room for another launch: `read` must come first."""
+        return self._num_logged + self._most > max(_LOGGED, self._most)
+
+    def make(self, count: int, scale: ObsScale | None) -> tuple[Array | None, Tensor | None]:
+        """Make one launch, and log what its updates return.
 
         Args:
             count: K, as `counts` gave it.
-            scale: what observations become; None: they stay as they are.
+            scale: of observations; None: they stay as they are.
 
         Returns:
-            The numbers of the transitions, int64, (K, B), on the device or, where they were drawn
-            there, on the host; and |TD error|, (K, B), or None.
+            Where batches are drawn by priorities, the numbers of the transitions, int64, (K, B),
+            and |TD error|, (K, B), on the device; None where there is none.
 
         Raises:
             ConfigError: an update does not keep the contract, or can't be compiled.
         """
-        learner, replay = self._learner, self._replay
+        learner, replay = self._learner, self.replay
+        if self._log is None:
+            self._make_log()
+        on_host = replay.prepare(count, scale)
+        arrays, logged = replay.buffer.inbox.arrays, self._num_logged
+        if self._noise is not None:
+            arrays["noise"][:count] = self._noise.places(learner.num_updates + 1, count)
+        arrays["log"][:count] = np.arange(logged, logged + count)
+        replay.buffer.send()
         launch = self._launches[learner.num_updates % self._period, count]
-        drawn = replay.draw_numbers(count)
-        random = (drawn.uniform, drawn.number, drawn.importance)
-        noise = tuple(learner.draw(rule) for rule in launch.drawing)
-        sent = replay.sent(scale)
-        if not all(update.names for _, update in learner.rules):
-            self._check(drawn, sent)
-        result = list(launch.execution(self._bound, random, noise, sent))
-        number = result.pop(0) if drawn.on_host is None else drawn.on_host
-        for k, (rule, update) in enumerate(learner.rules):
-            if any(times[k] for times in launch.pattern):
-                rows = iter(result.pop(0))
-                for made, times in enumerate(launch.pattern, learner.num_updates + 1):
-                    for _ in range(times[k]):
-                        learner.metrics.add(rule.name, update.names, next(rows), made)
+        errors = launch.execution(self._bound)
+        self._num_logged += count
         learner.num_updates += count
-        return number, result[0] if result else None
+        return on_host, errors[0] if errors else None
 
-    def _check(self, drawn: Drawn, scale: tuple[Tensor, ...] | None) -> None:
-        """Hold each update against its contract, with the first batch."""
-        replay, learner = self._replay, self._learner
-        number = replay.buffer.numbers(drawn)[0]
-        batch = replay.batch(replay.buffer.stored, number, _row(drawn.importance, 0), scale)
+    def read(self) -> list[Tensor]:
+        """Move the log to the learner's metrics.
+
+        Returns:
+            For each update since the last call the numbers of its transitions, int64, (B,), which
+            stay until the next launch.
+        """
+        count, self._num_logged = self._num_logged, 0
+        if self._log is None or not count:
+            return []
+        learner, start = self._learner, 0
+        first = learner.num_updates - count + 1
+        rows = self._log.metrics[:count].to("cpu", copy=True)
+        for rule, update in learner.rules:
+            part = slice(start, start + rule.times * len(update.names))
+            start = part.stop
+            numbers = np.arange(first, first + count)
+            due = numbers % rule.every == 0
+            if not due.any():
+                continue
+            each = rows[torch.from_numpy(due), part].reshape(-1, len(update.names))
+            made = np.repeat(numbers[due], rule.times).tolist()
+            learner.metrics.extend(rule.name, update.names, each, made)
+        return list(self._log.numbers[:count])
+
+    def _make_log(self) -> None:
+        """Hold each update against its contract, with the first batch, and make room for rows."""
+        replay, learner = self.replay, self._learner
+        replay.buffer.flush()
+        device = learner.device
+        number = torch.full((replay.buffer.batch_size,), replay.buffer.num_added - 1)
+        batch = replay.batch(replay.buffer.stored, number.to(device), 0)
         for rule, update in learner.rules:
             shape = rule.noise_shape
-            noise = None if shape is None else torch.zeros(shape, device=learner.device)
-            update.check(batch, noise)
+            update.check(batch, None if shape is None else torch.zeros(shape, device=device))
+        num_rows = max(_LOGGED, self._most)
+        num_metrics = sum(rule.times * len(update.names) for rule, update in learner.rules)
+        self._log = UpdateLog(
+            torch.zeros((num_rows, num_metrics), device=device),
+            torch.zeros((num_rows, len(number)), dtype=torch.int64, device=device),
+        )
+        noise = None if self._noise is None else self._noise.tensor
+        state = (learner.state, learner.hyper.tensors)
+        self._bound = (*state, replay.buffer.stored, self._log, noise)
 
 
 class _Launch:
-    """Updates with K batches as one function, and what it is given.
+    """Updates with K batches as one function.
 
     Args:
         learner: whose updates they are.
@@ -283,76 +347,58 @@ class _Launch:
         pattern: which updates.
 
     Attributes:
-        pattern: the same.
-        drawing: for each shape of noise a rule that asks the learner for all of it, (times, …).
         execution: how it runs.
     """
 
     def __init__(self, learner: Learner, replay: ReplayOnDevice, pattern: Pattern) -> None:
-        self.pattern = pattern
-        self._rules, self._replay = learner.rules, replay
+        self._pattern, self._rules, self._replay = pattern, learner.rules, replay
         totals = [sum(times) for times in zip(*pattern, strict=True)]
         made = [
-            (total, rule) for total, (rule, _) in zip(totals, learner.rules, strict=True) if total
+            f"{total} × {rule.name}"
+            for total, (rule, _) in zip(totals, learner.rules, strict=True)
+            if total
         ]
-        counts: dict[tuple[int, ...], int] = {}
-        for total, rule in made:
-            if rule.noise_shape is not None:
-                counts[rule.noise_shape] = counts.get(rule.noise_shape, 0) + total
-        self._shapes = list(counts)
-        self.drawing = [
-            UpdateRule(function=self.call, noise_shape=(count, *shape))
-            for shape, count in counts.items()
-        ]
-        told = ", ".join(f"{total} × {rule.name}" for total, rule in made)
-        name = f"launch of {len(pattern)} ({told or 'none'})"
+        name = f"launch of {len(pattern)} ({', '.join(made) or 'none'})"
         self.execution = Execution(self.call, learner.choose(), name)
 
-    def call(
-        self,
-        bound: tuple[Any, Any, Stored],
-        random: tuple[Tensor | None, Tensor | None, Tensor | None],
-        noise: tuple[Tensor, ...],
-        scale: tuple[Tensor, ...] | None,
-    ) -> tuple[Tensor, ...]:
-        """Gather K batches and make the updates that are due with each.
+    def call(self, bound: tuple[Any, Any, Stored, UpdateLog, Tensor | None]) -> tuple[Tensor, ...]:
+        """Store what is new, draw K batches, and make the updates that are due with each.
 
         Args:
-            bound: state, hyper-parameters, transitions.
-            random: uniform numbers, numbers of transitions, importance weights, as of `Drawn`.
-            noise: float32, (times, *shape), for each shape that is asked for.
-            scale: what observations become; None: they stay as they are.
+            bound: state, hyper-parameters, transitions, log, noise.
 
         Returns:
-            The numbers, int64, (K, B), where they were drawn by uniform numbers; for each update
-            that was made its metrics, float32, (times, M); |TD error|, (K, B), where each batch
-            has one.
+            |TD error|, (K, B), where batches are drawn by it and each one has one; else nothing.
         """
-        state, hyper, stored = bound
-        uniform, number, importance = random
-        given: list[Tensor] = []
-        if uniform is not None:
-            number = numbers_of(stored.counts, uniform)
-            given.append(number)
-        assert number is not None
-        following = dict(zip(self._shapes, map(iter, noise), strict=True))
-        rows: list[list[Tensor]] = [[] for _ in self._rules]
+        state, hyper, stored, log, noise = bound
+        inbox, count = stored.inbox, len(self._pattern)
+        number, batches = self._replay.batches(stored, count)
+        drawn = None if noise is None else noise.index_select(0, inbox["noise"][:count])
+        rows: list[Tensor] = []
         errors: list[Tensor] = []
-        for place, times in enumerate(self.pattern):
-            batch = self._replay.batch(stored, number[place], _row(importance, place), scale)
-            error = None
-            for k, (rule, update) in enumerate(self._rules):
-                for _ in range(times[k]):
-                    shape = rule.noise_shape
-                    one = None if shape is None else next(following[shape])
+        for place, (batch, times) in enumerate(zip(batches, self._pattern, strict=True)):
+            error, parts, taken = None, [], 0
+            for made, (rule, update) in zip(times, self._rules, strict=True):
+                for _ in range(made):
+                    one = None
+                    if rule.noise_shape is not None:
+                        assert drawn is not None
+                        size = math.prod(rule.noise_shape)
+                        one = drawn[place, taken : taken + size].view(rule.noise_shape)
+                        taken += size
                     result = update.packed((state, hyper), batch, one)
                     row, more = result if isinstance(result, tuple) else (result, None)
-                    rows[k].append(row)
+                    parts.append(row)
                     error = more if error is None else error
+                if not made:
+                    parts.append(log.metrics.new_zeros(rule.times * len(update.names)))
+            rows.append(torch.cat(parts))
             if error is not None:
                 errors.append(error)
-        given += [torch.stack(each) for each in rows if each]
-        return (*given, torch.stack(errors)) if len(errors) == len(self.pattern) else tuple(given)
+        log.metrics.index_copy_(0, inbox["log"][:count], torch.stack(rows))
+        log.numbers.index_copy_(0, inbox["log"][:count], number)
+        is_wanted = self._replay.by_priority and len(errors) == count
+        return (torch.stack(errors),) if is_wanted else ()
 
 
 def _pattern(learner: Learner, num_updates: int, count: int) -> Pattern:
@@ -403,8 +449,9 @@ def _is_plain(config: Any) -> bool:
     return config.replay == "uniform" and config.replay_replacement is not False
 
 
-def _row(tensor: Tensor | None, k: int) -> Tensor | None:
-    return None if tensor is None else tensor[k]
+def _flat(steps: Array) -> Array:
+    """Return (T · N, …) from (T, N, …)."""
+    return steps.reshape(-1, *steps.shape[2:])
 
 
 def _near(number: int, period: int) -> int:

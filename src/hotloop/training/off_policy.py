@@ -411,10 +411,12 @@ class _Rounds:
         """Make so many updates, K of them in one function."""
         assert self._launches is not None
         for count in self._launches.counts(due):
-            rows, td_error = self._launches.make(count, self._normalizer.obs_scale)
-            self._indices.extend(rows)
+            if self._launches.is_full:
+                self._check_finite()
+            index, td_error = self._launches.make(count, self._normalizer.obs_scale)
             if self._replay.by_priority:
-                self._update_priorities(rows, td_error)
+                assert index is not None
+                self._update_priorities(index, td_error)
             self._done += count
             self._rollout.watch()
 
@@ -456,6 +458,8 @@ class _Rounds:
             NonFiniteUpdate: one was not finite.
         """
         learner = self._learner
+        if self._launches is not None:
+            self._indices.extend(self._launches.read())
         bad = learner.metrics.first_bad()
         if bad is None and self._indices:
             broken = learner.non_finite()

@@ -1,15 +1,17 @@
-"""Storage of transitions on a device: a ring of rows, one tensor a field.
+"""Storage of transitions on a device: a ring of rows, and the inbox through which they come.
 
-Images are kept as frames, apart from the rows, which hold numbers of frames. A `next_obs` that is
-not an image is kept beside its `obs`: a batch is then gathered without looking anything up.
+A row holds one transition, its fields side by side. So a step is stored with one copy, and a batch
+is gathered by one `index_select`; the fields of a batch are views of it. Rows are int32 words: a
+field of four-byte numbers is then a view of the same width, which Inductor fuses into what reads
+it. Images are kept as frames, apart from the rows, which hold numbers of frames.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,71 +19,91 @@ from torch import Tensor
 
 from hotloop.types import Array
 
+Make = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and dtype of an array."""
+
+_ALIGN = 64  # bytes; where parts of the inbox begin
+
+
+class RowFormat:
+    """The place of each field within a row.
+
+    A field begins at a multiple of its item size, an array at a multiple of 16 bytes, as matrix
+    products read it fastest.
+
+    Args:
+        fields: shape and dtype by name, in order.
+
+    Attributes:
+        dtype: the row as a structured dtype of NumPy.
+        num_words: its length in words of four bytes.
+    """
+
+    def __init__(self, fields: Mapping[str, Make]) -> None:
+        offsets: list[int] = []
+        self._parts: list[tuple[str, slice, torch.dtype, int, tuple[int, ...]]] = []
+        end = 0
+        for name, (shape, dtype) in fields.items():
+            start = _aligned(end, 16 if shape else max(4, dtype.itemsize))
+            end = start + math.prod(shape) * dtype.itemsize
+            offsets.append(start)
+            words = slice(start // 4, _aligned(end, max(4, dtype.itemsize)) // 4)
+            self._parts.append((name, words, torch_dtype(dtype), math.prod(shape), shape))
+        formats = [(dtype, shape) for shape, dtype in fields.values()]
+        size = _aligned(end, 16)
+        kinds: Any = {"names": [*fields], "formats": formats, "offsets": offsets, "itemsize": size}
+        self.dtype: np.dtype[Any] = np.dtype(kinds)
+        self.num_words = size // 4
+
+    def split(self, words: Tensor) -> dict[str, Tensor]:
+        """Return the fields of some rows, int32, (B, num_words), as views, (B, *shape)."""
+        fields: dict[str, Tensor] = {}
+        for name, part, dtype, size, shape in self._parts:
+            numbers = words[:, part].view(dtype)
+            if numbers.shape[1] > size:  # smaller items than a word end before the word does
+                numbers = numbers[:, :size]
+            fields[name] = numbers.view(len(words), *shape)
+        return fields
+
 
 @dataclass(slots=True)
 class Stored:
-    """The tensors of all transitions, which a launch reads and does not write to.
+    """The tensors of a replay buffer, as a launch takes them.
+
+    A launch writes to them only what it would write again if it were repeated. So trial calls and
+    warm-ups of a graph share them instead of copying some GiB.
 
     Attributes:
-        counts: int64, (2,): the number of the oldest transition, and how many there are.
-        action: (capacity, *action_shape).
-        reward: float32, (capacity,).
-        discount: float32, (capacity,).
-        obs: (capacity, *obs_shape); None where there are frames.
-        next_obs: the same.
-        frames: (F, *frame_shape), of images; else None.
-        places: int64, (capacity, 2, S): which frames make `obs` and `next_obs`; else None.
+        rows: int32, (capacity + 1, words); the last one is a spare that unused writes go to.
+        frames: (F + 1, *frame_shape) of images, with a spare frame; else None.
+        uniform: float64, (R, B), uniform numbers by which batches are drawn; None where the host
+            draws.
+        inbox: by name, what the host sent for this launch, see `Inbox`.
     """
 
-    counts: Tensor
-    action: Tensor
-    reward: Tensor
-    discount: Tensor
-    obs: Tensor | None
-    next_obs: Tensor | None
+    rows: Tensor
     frames: Tensor | None
-    places: Tensor | None
+    uniform: Tensor | None
+    inbox: dict[str, Tensor]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Stored:
-        """Itself: who tries an update on copies must not copy a buffer of some GiB."""
+        """Return the same object, since copies share a buffer."""
         return self
 
 
-class Rows(NamedTuple):
-    """Transitions of a batch, (B, …), as they were stored."""
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    next_obs: Tensor
-    discount: Tensor
+def store_new(stored: Stored) -> None:
+    """Write the new rows and frames of the inbox to the rings: operations on tensors alone."""
+    stored.rows.index_copy_(0, stored.inbox["row_slots"], stored.inbox["rows"])
+    if stored.frames is not None:
+        stored.frames.index_copy_(0, stored.inbox["frame_slots"], stored.inbox["frames"])
 
 
-def rows_of(stored: Stored, number: Tensor, obs_shape: tuple[int, ...]) -> Rows:
-    """Gather transitions.
-
-    Args:
-        stored: all of them.
-        number: int64, (B,), numbers of transitions that are there.
-        obs_shape: of one observation.
-    """
-    slot = number % stored.reward.shape[0]
-    if stored.frames is None or stored.places is None:
-        assert stored.obs is not None
-        assert stored.next_obs is not None
-        obs, next_obs = stored.obs.index_select(0, slot), stored.next_obs.index_select(0, slot)
-    else:
-        places = stored.places.index_select(0, slot).transpose(0, 1).reshape(-1)
-        frames = stored.frames.index_select(0, places)
-        both = frames.reshape(2, len(number), *obs_shape)
-        obs, next_obs = both[0], both[1]
-    return Rows(
-        obs,
-        stored.action.index_select(0, slot),
-        stored.reward.index_select(0, slot),
-        next_obs,
-        stored.discount.index_select(0, slot),
-    )
+def numbers_drawn(stored: Stored, count: int) -> Tensor:
+    """Return the numbers of the transitions of the next `count` batches, int64, (count, B)."""
+    if stored.uniform is None:
+        return stored.inbox["numbers"][:count]
+    uniform = stored.uniform.index_select(0, stored.inbox["draws"][:count])
+    return numbers_of(stored.inbox["counts"], uniform)
 
 
 def numbers_of(counts: Tensor, uniform: Tensor) -> Tensor:
@@ -90,7 +112,7 @@ def numbers_of(counts: Tensor, uniform: Tensor) -> Tensor:
     ⌊u · size⌋ is below `size` up to sizes of 2⁵³: a u below 1 is at most 1 − 2⁻⁵³.
 
     Args:
-        counts: int64, (2,), as of `Stored`.
+        counts: int64, (2,), the number of the oldest transition, and how many there are.
         uniform: float64, any shape, in [0, 1).
 
     Returns:
@@ -99,69 +121,110 @@ def numbers_of(counts: Tensor, uniform: Tensor) -> Tensor:
     return counts[0] + (uniform * counts[1]).to(torch.int64)
 
 
-def size_bytes(
-    capacity: int,
-    obs: tuple[tuple[int, ...], np.dtype[Any]],
-    action: tuple[tuple[int, ...], np.dtype[Any]],
-    num_frames: int,
-    num_places: int,
-) -> int:
-    """Return what `make_stored` takes, in bytes; the arguments are its."""
-    (obs_shape, obs_dtype), (action_shape, action_dtype) = obs, action
-    row = math.prod(action_shape) * action_dtype.itemsize + 8
-    each = math.prod(obs_shape) * obs_dtype.itemsize
-    if not num_frames:
-        return capacity * (row + 2 * each)
-    return capacity * (row + 16 * num_places) + num_frames * (each // num_places)
-
-
-def make_stored(
-    capacity: int,
-    obs: tuple[tuple[int, ...], np.dtype[Any]],
-    action: tuple[tuple[int, ...], np.dtype[Any]],
-    num_frames: int,
-    num_places: int,
-    device: torch.device,
-) -> Stored:
-    """Return the tensors of an empty ring.
+def gathered(
+    stored: Stored, layout: RowFormat, number: Tensor, obs_shape: tuple[int, ...]
+) -> dict[str, Tensor]:
+    """Return transitions by field: `obs`, `action`, `reward`, `next_obs` and `discount`, (B, …).
 
     Args:
-        capacity: transitions.
+        stored: all transitions.
+        layout: of the rows.
+        number: int64, (B,), numbers of transitions that are there.
+        obs_shape: of one observation.
+    """
+    slot = number % (stored.rows.shape[0] - 1)
+    fields = layout.split(stored.rows.index_select(0, slot))
+    if stored.frames is not None:
+        places = fields.pop("places").transpose(0, 1).reshape(-1)
+        both = stored.frames.index_select(0, places).reshape(2, len(number), *obs_shape)
+        fields["obs"], fields["next_obs"] = both[0], both[1]
+    return fields
+
+
+def row_fields(obs: Make, action: Make, num_places: int, *, has_frames: bool) -> dict[str, Make]:
+    """Return the fields of a row: those that a batch needs.
+
+    Args:
         obs: shape and dtype of an observation.
         action: the same of an action.
-        num_frames: F, frames that there is room for; 0: observations are no images.
         num_places: S, frames that make an observation.
-        device: where they lie.
+        has_frames: whether observations are kept as frames, of which a row holds the numbers.
+    """
+    number: Make = ((), np.dtype(np.float32))
+    seen: dict[str, Make] = {"obs": obs, "next_obs": obs}
+    if has_frames:
+        seen = {"places": ((2, num_places), np.dtype(np.int32))}
+    return {**seen, "action": action, "reward": number, "discount": number}
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Return the torch dtype of a NumPy dtype."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def _aligned(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+class Inbox:
+    """Arrays that the host writes, and one copy brings to the device together.
+
+    To a GPU they go through pinned memory, so that the host goes on while they are copied. There
+    are two such blocks: one is written while the other may still be read. On the device there is
+    one, and its tensors keep their addresses, as a captured graph needs.
+
+    Args:
+        parts: shape and dtype of each array by name.
+        device: the device.
+
+    Attributes:
+        blocks: of both blocks, the arrays by name.
+        turn: the block that is written next, 0 or 1.
+        arrays: that block's arrays; they hold what they held two sends ago.
+        tensors: by name, what was sent last, on the device.
     """
 
-    def zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        like = torch.from_numpy(np.empty(0, dtype)).dtype
-        return torch.zeros(shape, dtype=like, device=device)
+    def __init__(self, parts: Mapping[str, Make], device: torch.device) -> None:
+        starts: dict[str, int] = {}
+        end = 0
+        for name, (shape, dtype) in parts.items():
+            starts[name] = end
+            end = _aligned(end + math.prod(shape) * dtype.itemsize, _ALIGN)
+        is_pinned = device.type != "cpu"
+        self._hosts = [
+            pinned((end,), torch.uint8) if is_pinned else torch.zeros(end, dtype=torch.uint8)
+            for _ in range(2)
+        ]
+        self._marks = [Mark(device) for _ in range(2)] if is_pinned else []
+        self._device = torch.zeros(end, dtype=torch.uint8, device=device)
+        self.blocks = [
+            {
+                name: np.ndarray(shape, dtype, host.zero_().numpy().data, starts[name])
+                for name, (shape, dtype) in parts.items()
+            }
+            for host in self._hosts
+        ]
+        self.tensors = {
+            name: self._device[starts[name] : starts[name] + math.prod(shape) * dtype.itemsize]
+            .view(torch_dtype(dtype))
+            .view(shape)
+            for name, (shape, dtype) in parts.items()
+        }
+        self.turn = 0
+        self.arrays = self.blocks[0]
 
-    (obs_shape, obs_dtype), (action_shape, action_dtype) = obs, action
-    real, whole = np.dtype(np.float32), np.dtype(np.int64)
-    frame_shape = obs_shape if num_places == 1 else obs_shape[1:]
-    has_frames = num_frames > 0
-    return Stored(
-        counts=zeros((2,), whole),
-        action=zeros((capacity, *action_shape), action_dtype),
-        reward=zeros((capacity,), real),
-        discount=zeros((capacity,), real),
-        obs=None if has_frames else zeros((capacity, *obs_shape), obs_dtype),
-        next_obs=None if has_frames else zeros((capacity, *obs_shape), obs_dtype),
-        frames=zeros((num_frames, *frame_shape), obs_dtype) if has_frames else None,
-        places=zeros((capacity, 2, num_places), whole) if has_frames else None,
-    )
+    def send(self) -> None:
+        """Begin to copy everything to the device; `arrays` are then those of the other block.
 
-
-def ring_parts(number: int, count: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Yield where `count` things, from that number on, come from and go to in a ring."""
-    done = 0
-    while done < count:
-        start = (number + done) % size
-        length = min(count - done, size - start)
-        yield slice(done, done + length), slice(start, start + length)
-        done += length
+        Wait until that block's own copy, of the send before, has ended.
+        """
+        self._device.copy_(self._hosts[self.turn], non_blocking=True)
+        if self._marks:
+            self._marks[self.turn].set()
+        self.turn = 1 - self.turn
+        self.arrays = self.blocks[self.turn]
+        if self._marks:
+            self._marks[self.turn].wait()
 
 
 class Uploads:

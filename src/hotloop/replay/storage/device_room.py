@@ -10,15 +10,12 @@ import numpy as np
 import torch
 
 from hotloop.errors import ConfigError
-from hotloop.replay.storage.device import size_bytes
+from hotloop.replay.storage.device import Make, RowFormat, row_fields
 from hotloop.replay.storage.device_frames import room
 from hotloop.system.memory import available_memory, in_units
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 _APART_BYTES = 1024  # observations that take more are images
-
-Make = tuple[tuple[int, ...], np.dtype[Any]]
-"""Shape and dtype of a field."""
 
 
 def checked_fields(fields: Mapping[str, Any]) -> dict[str, Make]:
@@ -55,11 +52,14 @@ def needed_bytes(
 ) -> int:
     """Return the bytes that a `DeviceReplay` takes on its device; the arguments are its."""
     made = checked_fields(fields)
-    num_places = made["obs"][0][0] if frame_stacks else 1
-    num_frames = 0
-    if is_apart(made, frame_stacks):
+    obs, has_frames = made["obs"], is_apart(made, frame_stacks)
+    num_places = obs[0][0] if frame_stacks else 1
+    layout = RowFormat(row_fields(obs, made["action"], num_places, has_frames=has_frames))
+    size = (capacity + 1) * layout.dtype.itemsize
+    if has_frames:
         num_frames, _ = room(capacity, num_envs, n_step, num_places)
-    return size_bytes(capacity, made["obs"], made["action"], num_frames, num_places)
+        size += (num_frames + 1) * (math.prod(obs[0]) * obs[1].itemsize // num_places)
+    return size
 
 
 def free_bytes(device: torch.device) -> int | None:

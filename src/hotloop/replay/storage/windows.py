@@ -34,21 +34,27 @@ class Windows:
         self.waiting: list[list[dict[str, Array]]] = [[] for _ in range(num_envs)]
         self.num_steps = np.zeros(num_envs, np.int64)
 
-    def add(self, steps: Mapping[str, Array], envs: Array) -> dict[str, Array]:
+    def add(self, steps: Mapping[str, Array], envs: Array | None) -> dict[str, Array]:
         """Return the transitions that are complete with some steps.
 
         Args:
             steps: by field, (B, …), in the order of time; `reward`, `next_obs`, `terminated` and
                 `truncated` among them.
-            envs: int, (B,), whose each is.
+            envs: int, (B,), the environment of each; None: 0, 1, … N − 1, 0, 1, …
 
         Returns:
             The same fields, (E, …), and `discount`, float32, (E,): γ^m, 0 where it terminated;
             1 and 0 if n is 1.
         """
-        np.add.at(self.num_steps, envs, 1)
+        count, num_envs = len(steps["reward"]), len(self.num_steps)
+        if envs is None:
+            self.num_steps += count // num_envs
+        else:
+            self.num_steps += np.bincount(envs, minlength=num_envs)
         if self._n_step == 1:
             return {**steps, "discount": np.logical_not(steps["terminated"]).astype(np.float32)}
+        if envs is None:
+            envs = np.arange(count) % num_envs
         complete: list[dict[str, Array]] = []
         for row, env in enumerate(envs.tolist()):
             window = self.waiting[env]
