@@ -1,0 +1,83 @@
+"""`python -m tests.matrix`: make the environments, run the checks, print and store the results."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import storage
+from tests import matrix
+from tests.matrix.cells import CELLS, Cell
+from tests.matrix.checks import CHECKS
+from tests.matrix.environment import CheckFailed, Environment, Untested
+
+RESULT = "versions"
+
+
+def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
+    """Make a cell's environment, run its checks, and return what came of each."""
+    result: dict[str, Any] = {"python": cell.python, "date": time.strftime("%Y-%m-%d")}
+    try:
+        env = Environment(cell, folder)
+    except Untested as error:
+        return result | {"untested": str(error)}
+    except CheckFailed as error:
+        return result | {"versions": {}, "checks": {"wheel": f"no: {error}"}}
+    checks: dict[str, str] = {}
+    for name, check in CHECKS.items():
+        if check.extra and check.extra not in cell.extras:
+            continue
+        began = time.monotonic()
+        try:
+            checks[name] = f"yes: {note}" if (note := check.run(env)) else "yes"
+        except CheckFailed as error:
+            checks[name] = f"no: {error}"
+        print(f"  {name}: {checks[name]} ({time.monotonic() - began:.0f} s)", flush=True)
+    return result | {"versions": env.versions(), "checks": checks}
+
+
+def main() -> int:
+    """Run the cells; return 1 if a check failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.matrix",
+        description=matrix.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), metavar="NAME")
+    parser.add_argument("--store", action="store_true", help="write bench/results/versions.json")
+    parser.add_argument("--keep", type=Path, help="keep the environments in this directory")
+    options = parser.parse_args()
+    failed = False
+    for name in options.cells:
+        print(name, flush=True)
+        kept = options.keep / name if options.keep else None
+        folder = kept or Path(tempfile.mkdtemp(prefix="hotloop-matrix-"))
+        try:
+            result = run_cell(CELLS[name], folder)
+        finally:
+            if kept is None:
+                shutil.rmtree(folder, ignore_errors=True)
+        if "untested" in result:
+            print(f"  untested: {result['untested']}")
+        failed |= any(outcome.startswith("no") for outcome in result.get("checks", {}).values())
+        if options.store:
+            store(name, result)
+    return int(failed)
+
+
+def store(name: str, result: dict[str, Any]) -> None:
+    """Write a cell's result beside those of the other cells."""
+    stored: dict[str, Any] = {}
+    if (storage.RESULTS / f"{RESULT}.json").exists():
+        stored = storage.load(RESULT)
+    results = {cell: stored[cell] for cell in CELLS if cell in stored} | {name: result}
+    storage.save(RESULT, {cell: results[cell] for cell in CELLS if cell in results})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
