@@ -58,6 +58,10 @@ class Unpackable(Exception):
     """An update that can't be kept: it says why."""
 
 
+class CompilerFailure(Exception):
+    """AOTInductor cannot compile an update, or cannot load what it compiled."""
+
+
 class Recording(NamedTuple):
     """What an update does with arguments like some.
 

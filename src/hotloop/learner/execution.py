@@ -304,16 +304,21 @@ class Execution:
             torch.OutOfMemoryError: the same.
         """
         is_of_graph = isinstance(error, ConfigError | torch.OutOfMemoryError)
-        what = f"the {self.name} can't be compiled ({_first_line(error)})"
+        advice = (
+            "write it in operations on tensors alone, without `.item()` or a branch on a tensor's "
+            "value, or choose 'auto' or 'eager'"
+        )
+        what = f"torch {torch.__version__} can't compile the {self.name} ({_first_line(error)})"
         if is_of_graph:
             what = _first_line(error)
+        elif isinstance(error, artefacts.CompilerFailure):
+            what = f"AOTInductor of {what}"
+            advice = "choose 'auto' or 'eager', or install another version of torch"
         if not self.choice.may_be_eager:
             if is_of_graph:
                 raise error
             raise ConfigError(
-                f"`execution` is '{self.choice.mode}', but {what}: write it in operations on "
-                "tensors alone, without `.item()` or a branch on a tensor's value, or choose "
-                "'auto' or 'eager'"
+                f"`execution` is '{self.choice.mode}', but {what}: {advice}"
             ) from error
         choice = self.choice
         if choice.is_compiled and not (choice.is_captured and is_of_graph):
@@ -448,12 +453,21 @@ def _whole_compiled(
 def _cpu_compiled(
     update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
 ) -> Graph:
-    """An artefact that is kept, or by `torch.compile` where an update can't be packaged."""
+    """Load or build an artefact; use `torch.compile` for an update that can't be recorded.
+
+    Raises:
+        CompilerFailure: AOTInductor fails. `torch.compile` would compile in every run again.
+    """
     try:
         recording = artefacts.record(update, args)
-        return artefacts.load(recording) or artefacts.build(recording, tell)
     except Exception:  # a network of the user's own may hold anything
         return _torch_compiled(update, args, tell)
+    try:
+        return artefacts.load(recording) or artefacts.build(recording, tell)
+    except artefacts.Unpackable:
+        return _torch_compiled(update, args, tell)
+    except Exception as error:
+        raise artefacts.CompilerFailure(_first_line(error)) from error
 
 
 # What makes a graph of an update and arguments like those that it is going to get, by the type of

@@ -6,10 +6,10 @@ import importlib
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-ROOT = Path(__file__).parent.parent.parent
+from bench.storage import ROOT
+
 TRAIN = ("train", "export")
 POOLED = (*TRAIN, "atari")
 

@@ -10,19 +10,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.matrix.cells import ROOT, Cell
+from bench.matrix.cells import Cell
+from bench.storage import ROOT
 
 # Sources that a wheel is built from. Building in the checkout would leave and reuse build/.
 _SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 _LIBRARIES = (
-    "torch",
-    "numpy",
-    "rich",
-    "gymnasium",
-    "numba",
-    "matplotlib",
-    "onnxruntime",
-    "envpool",
+    *("numpy", "rich", "torch", "gymnasium", "numba", "tyro", "matplotlib", "safetensors"),
+    *("onnx", "onnxscript", "onnxruntime", "envpool"),
 )
 
 

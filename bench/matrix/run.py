@@ -1,4 +1,4 @@
-"""`python -m tests.matrix`: make the environments, run the checks, print and store the results."""
+"""`python -m bench matrix`: make the environments, run the checks, print and store the results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import storage
-from tests import matrix
-from tests.matrix.cells import CELLS, Cell
-from tests.matrix.checks import CHECKS
-from tests.matrix.environment import CheckFailed, Environment, Untested
+from bench import matrix, storage
+from bench.matrix.cells import CELLS, Cell
+from bench.matrix.checks import CHECKS
+from bench.matrix.environment import CheckFailed, Environment, Untested
 
 RESULT = "versions"
 
@@ -44,7 +43,7 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
 def main() -> int:
     """Run the cells; return 1 if a check failed."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.matrix",
+        prog="python -m bench matrix",
         description=matrix.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
