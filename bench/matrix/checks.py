@@ -33,7 +33,10 @@ TRAININGS = {
         *("dqn", *CARTPOLE, "--total-timesteps", "400", "--learning-starts", "100"),
         *("--hidden-sizes", "32", "32", "--batch-size", "32"),
     ),
-    "LSTM": ("ppo", *CARTPOLE, "--total-timesteps", "1024", "--memory", "lstm:16"),
+    "LSTM": (
+        *("ppo", *CARTPOLE, "--total-timesteps", "1024", "--memory", "lstm:16"),
+        *("--hidden-sizes", "32", "--num-steps", "32", "--sequence-length", "8"),
+    ),
 }
 
 

@@ -72,7 +72,8 @@ class Environment:
 
     Args:
         cell: The cell.
-        folder: An empty directory for the environment and for what the checks write.
+        folder: Directory for the environment and for what the checks write. An environment that an
+            earlier run left there is used again.
 
     Attributes:
         cell: The cell.
@@ -88,6 +89,8 @@ class Environment:
         self.cell = cell
         self.work = folder / "work"
         self.cache = folder / "cache"
+        for path in (self.work, self.cache, folder / "wheel"):
+            shutil.rmtree(path, ignore_errors=True)
         self.work.mkdir(parents=True)
         interpreter = find_interpreter(cell.python)
         if interpreter is None:
@@ -96,16 +99,18 @@ class Environment:
             wheel = build_wheel(interpreter, folder / "wheel")
         except Untested as error:
             raise CheckFailed(f"the wheel cannot be built: {error}") from error
-        subprocess.run([str(interpreter), "-m", "venv", str(folder / "venv")], check=True)
         self.python = folder / "venv" / "bin" / "python"
+        # Prebuilt wheels alone: a library without one for this Python is not supported there.
+        pip = [str(self.python), "-m", "pip", "install", "--quiet", "--only-binary=:all:"]
         # This variable replaces a machine-wide constraint, even if the file pins nothing.
         constraints = folder / "constraints.txt"
         constraints.write_text("\n".join(["# pins of this cell", *cell.constraints()]) + "\n")
         variables = clean_variables() | {"PIP_CONSTRAINT": str(constraints)}
-        target = f"{wheel}[{','.join(cell.extras)}]" if cell.extras else str(wheel)
-        # Prebuilt wheels alone: a library without one for this Python is not supported there.
-        pip = [str(self.python), "-m", "pip", "install", "--quiet", "--only-binary=:all:"]
-        _pip([*pip, target], variables)
+        if not self.python.exists():
+            subprocess.run([str(interpreter), "-m", "venv", str(folder / "venv")], check=True)
+        else:  # kept from an earlier run: the wheel is new, its version is not
+            _pip([*pip, "--force-reinstall", "--no-deps", str(wheel)], variables)
+        _pip([*pip, f"{wheel}[{','.join(cell.extras)}]" if cell.extras else str(wheel)], variables)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of Python and of the libraries."""

@@ -49,7 +49,7 @@ def main() -> int:
     )
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), metavar="NAME")
     parser.add_argument("--store", action="store_true", help="write bench/results/versions.json")
-    parser.add_argument("--keep", type=Path, help="keep the environments in this directory")
+    parser.add_argument("--keep", type=Path, help="keep and reuse environments here")
     options = parser.parse_args()
     failed = False
     for name in options.cells:
