@@ -26,11 +26,30 @@ CARTPOLE = ("--env-id", "CartPole-v1")
 TRAININGS = {
     "PPO": ("ppo", *CARTPOLE, "--total-timesteps", "2048", "--hidden-sizes", "32", "32"),
     "SAC": (
-        *("sac", "--env-id", "Pendulum-v1", "--total-timesteps", "400", "--learning-starts", "100"),
+        *(
+            "sac",
+            "--torch-threads",
+            "1",
+            "--env-id",
+            "Pendulum-v1",
+            "--total-timesteps",
+            "400",
+            "--learning-starts",
+            "100",
+        ),
         *("--hidden-sizes", "32", "32", "--batch-size", "32"),
     ),
     "DQN": (
-        *("dqn", *CARTPOLE, "--total-timesteps", "400", "--learning-starts", "100"),
+        *(
+            "dqn",
+            "--torch-threads",
+            "1",
+            *CARTPOLE,
+            "--total-timesteps",
+            "400",
+            "--learning-starts",
+            "100",
+        ),
         *("--hidden-sizes", "32", "32", "--batch-size", "32"),
     ),
     "LSTM": (
