@@ -22,40 +22,14 @@ from bench.storage import ROOT
 
 PROGRAMS = Path(__file__).parent / "programs"
 CARTPOLE = ("--env-id", "CartPole-v1")
+_OFF_POLICY = "--learning-starts 100 --hidden-sizes 32 32 --batch-size 32 --torch-threads 1"
 # Options that make a training of each algorithm take seconds.
 TRAININGS = {
-    "PPO": ("ppo", *CARTPOLE, "--total-timesteps", "2048", "--hidden-sizes", "32", "32"),
-    "SAC": (
-        *(
-            "sac",
-            "--torch-threads",
-            "1",
-            "--env-id",
-            "Pendulum-v1",
-            "--total-timesteps",
-            "400",
-            "--learning-starts",
-            "100",
-        ),
-        *("--hidden-sizes", "32", "32", "--batch-size", "32"),
-    ),
-    "DQN": (
-        *(
-            "dqn",
-            "--torch-threads",
-            "1",
-            *CARTPOLE,
-            "--total-timesteps",
-            "400",
-            "--learning-starts",
-            "100",
-        ),
-        *("--hidden-sizes", "32", "32", "--batch-size", "32"),
-    ),
-    "LSTM": (
-        *("ppo", *CARTPOLE, "--total-timesteps", "1024", "--memory", "lstm:16"),
-        *("--hidden-sizes", "32", "--num-steps", "32", "--sequence-length", "8"),
-    ),
+    "PPO": "ppo --env-id CartPole-v1 --total-timesteps 2048 --hidden-sizes 32 32",
+    "SAC": f"sac --env-id Pendulum-v1 --total-timesteps 400 {_OFF_POLICY}",
+    "DQN": f"dqn --env-id CartPole-v1 --total-timesteps 400 {_OFF_POLICY}",
+    "LSTM": "ppo --env-id CartPole-v1 --total-timesteps 1024 --hidden-sizes 32 --memory lstm:16 "
+    "--num-steps 32 --sequence-length 8",
 }
 
 
@@ -101,7 +75,7 @@ def check_training(name: str, execution: str, env: Environment) -> str:
     """Train for some seconds; hold the metrics against what was asked for."""
     run = env.work / f"{name}-{execution}"
     before = _artefacts(env)
-    options = TRAININGS[name]
+    options = TRAININGS[name].split()
     env.hotloop("train", *options, "--execution", execution, "--run-dir", str(run))
     _check_metrics(run, int(options[options.index("--total-timesteps") + 1]))
     if execution == "compile" and _artefacts(env) == before:
@@ -184,7 +158,7 @@ def check_seeds(execution: str, env: Environment) -> str:
     """Train two seeds in one vectorized update; they must not give the same weights."""
     run = env.work / f"seeds-{execution}"
     options = ("--seeds", "1-2", "--lanes", "on", "--execution", execution, "--run-dir", str(run))
-    env.hotloop("train", *TRAININGS["PPO"], *options)
+    env.hotloop("train", *TRAININGS["PPO"].split(), *options)
     for seed in (1, 2):
         _check_metrics(run / f"seed_{seed}", 2048)
     if _weights(run / "seed_1") == _weights(run / "seed_2"):
