@@ -12,7 +12,7 @@ import hotloop
 run = Path(sys.argv[1])
 with tempfile.TemporaryDirectory() as folder:
     copy = Path(folder) / "copy"
-    shutil.copytree(run, copy)
+    shutil.copytree(run, copy, symlinks=True)
     policies = [hotloop.load(path) for path in (run, copy)]
 obs = np.random.default_rng(0).standard_normal((64, 4)).astype(np.float32)
 actions = [policy.act(obs) for policy in policies]
