@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.matrix.cells import Cell
 from bench.matrix.environment import CheckFailed, Environment
 from bench.storage import ROOT
 
@@ -45,6 +46,10 @@ class Check(NamedTuple):
     about: str
     run: Callable[[Environment], str]
     extra: str = ""
+
+    def runs_in(self, cell: Cell) -> bool:
+        """Return whether a cell has the extra that the check needs."""
+        return not self.extra or self.extra in cell.extras
 
 
 def check_wheel(env: Environment) -> str:

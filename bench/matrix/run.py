@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,21 @@ from bench.matrix.environment import CheckFailed, Environment, Untested
 RESULT = "versions"
 
 
-def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
-    """Make a cell's environment, run its checks, and return what came of each."""
+def run_cell(cell: Cell, folder: Path) -> Iterator[dict[str, Any]]:
+    """Make a cell's environment and run its checks; yield the result so far after each check."""
     result: dict[str, Any] = {"python": cell.python, "date": time.strftime("%Y-%m-%d")}
     try:
         env = Environment(cell, folder)
     except Untested as error:
-        return result | {"untested": str(error)}
+        yield result | {"untested": str(error)}
+        return
     except CheckFailed as error:
-        return result | {"versions": {}, "checks": {"wheel": f"no: {error}"}}
+        yield result | {"versions": {}, "checks": {"wheel": f"no: {error}"}}
+        return
     checks: dict[str, str] = {}
+    result |= {"versions": env.versions(), "checks": checks}
     for name, check in CHECKS.items():
-        if check.extra and check.extra not in cell.extras:
+        if not check.runs_in(cell):
             continue
         began = time.monotonic()
         try:
@@ -37,7 +41,7 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
         except CheckFailed as error:
             checks[name] = f"no: {error}"
         print(f"  {name}: {checks[name]} ({time.monotonic() - began:.0f} s)", flush=True)
-    return result | {"versions": env.versions(), "checks": checks}
+        yield result
 
 
 def main() -> int:
@@ -56,16 +60,17 @@ def main() -> int:
         print(name, flush=True)
         kept = options.keep / name if options.keep else None
         folder = kept or Path(tempfile.mkdtemp(prefix="hotloop-matrix-"))
+        result: dict[str, Any] = {}
         try:
-            result = run_cell(CELLS[name], folder)
+            for result in run_cell(CELLS[name], folder):
+                if options.store:  # after each check: a long run may be interrupted
+                    store(name, result)
         finally:
             if kept is None:
                 shutil.rmtree(folder, ignore_errors=True)
         if "untested" in result:
             print(f"  untested: {result['untested']}")
         failed |= any(outcome.startswith("no") for outcome in result.get("checks", {}).values())
-        if options.store:
-            store(name, result)
     return int(failed)
 
 

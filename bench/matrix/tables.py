@@ -34,7 +34,9 @@ def cells_table() -> str:
     rows = [["cell", "Python", *_LIBRARIES.values(), "checks that pass", "date"]]
     for name, result in load().items():
         versions = result.get("versions", {})
-        passed = f"untested: {result['untested']}" if "untested" in result else _passed(result)
+        passed = (
+            f"untested: {result['untested']}" if "untested" in result else _passed(name, result)
+        )
         rows.append(
             [
                 name,
@@ -47,10 +49,13 @@ def cells_table() -> str:
     return table(*rows)
 
 
-def _passed(result: dict[str, Any]) -> str:
-    outcomes = list(result["checks"].values())
-    passed = sum(outcome.startswith("yes") for outcome in outcomes)
-    return f"all {passed}" if passed == len(outcomes) else f"{passed} of {len(outcomes)}"
+def _passed(cell: str, result: dict[str, Any]) -> str:
+    passed = sum(outcome.startswith("yes") for outcome in result["checks"].values())
+    count = sum(check.runs_in(CELLS[cell]) for check in CHECKS.values())
+    untested = count - len(result["checks"])
+    if passed == count:
+        return f"all {count}"
+    return f"{passed} of {count}" + (f", {untested} untested" if untested else "")
 
 
 def checks_table() -> str:
@@ -61,7 +66,8 @@ def checks_table() -> str:
     for name, check in CHECKS.items():
         row = [check.about]
         for cell, result in results.items():
-            outcome = "untested" if "untested" in result else result["checks"].get(name, "")
+            missing = "untested" if check.runs_in(CELLS[cell]) else ""
+            outcome = result.get("checks", {}).get(name, missing)
             short, _, note = outcome.partition(": ")
             if note:
                 notes.append(f"{len(notes) + 1}. {cell}, {check.about}: {note}")
