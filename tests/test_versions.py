@@ -52,10 +52,8 @@ def test_tables_number_the_notes(monkeypatch):
     assert cells[2].startswith("| base-3.10 | 3.10 |")
     assert cells[2].endswith("| untested: there is no Python 3.10 on this machine |  |")
     (default,) = [line for line in cells if line.startswith("| train-3.11-default |")]
-    assert (
-        default
-        == "| train-3.11-default | 3.11.7 | 2.13.0 |  |  |  |  | 2 of 18, 15 untested | 2026-01-02 |"
-    )
+    assert default.startswith("| train-3.11-default | 3.11.7 | 2.13.0 |  |  |  |  | ")
+    assert default.endswith(" | 2 of 18, 15 untested | 2026-01-02 |")
     checks = tables.checks_table()
     assert "| PPO, compiled | untested |" in checks
     assert "| no (1) |" in checks
