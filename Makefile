@@ -34,7 +34,7 @@ PYTHON := python3
 endif
 
 .PHONY: demo test test-quick test-slow test-outside test-faults test-all long-ones lint docs bench
-.PHONY: wheel clean
+.PHONY: matrix wheel clean
 
 # Train CartPole, look at the curve and at where the time went, play 100 episodes.
 demo: $(VENV)/installed
@@ -83,6 +83,11 @@ lint: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html -d build/doctrees docs build/docs
 	@echo "the site: build/docs/index.html"
+
+# Every supported version, in environments of their own (docs/versions.md). Only some of the cells:
+# make matrix CELLS="base-3.10 base-3.13".
+matrix: $(VENV)/installed
+	$(BIN)/python -m bench matrix $(if $(CELLS),--cells $(CELLS))
 
 # Side by side with peers; results go to bench/results.
 bench: $(VENV)/installed

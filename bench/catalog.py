@@ -9,6 +9,7 @@ from typing import NamedTuple
 from bench import install, readme, timing
 from bench.accelerate import tables as accelerate
 from bench.bandits import tables as bandits
+from bench.matrix import tables as matrix
 from bench.memory import doom
 from bench.memory import learning as memory
 from bench.memory import speed as memory_speed
@@ -329,6 +330,15 @@ BENCHES: dict[str, Bench] = {
     ),
     "checkpoints": Bench(
         "bench.train.checkpoints", "what verifying and saving a checkpoint takes", "1 min"
+    ),
+    "matrix": Bench(
+        "bench.matrix.run",
+        "does it work on every supported version of Python, torch, NumPy and Gymnasium",
+        "1 hour",
+        tables=(
+            Table("docs/versions.md", "versions cells", matrix.cells_table),
+            Table("docs/versions.md", "versions checks", matrix.checks_table),
+        ),
     ),
     "imports": Bench(
         "bench.train.imports", "how long importing takes, and whether it brings torch", "1 min"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 EXTENSIONS = ["hotloop.timing._recorder", "hotloop.system._files"]
 # It reads the interpreter's frames; elsewhere the profiler does without.
-if sys.platform == "linux" and sys.version_info >= (3, 11):
+if sys.platform == "linux" and (3, 11) <= sys.version_info < (3, 14):
     EXTENSIONS.append("hotloop.profiler.collect._ticker")
 
 SCRIPT = """

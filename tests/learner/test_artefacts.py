@@ -62,6 +62,24 @@ def test_the_number_of_threads_is_part_of_the_key():
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("__version__", "2.99.0"), ("version.git_version", "0" * 40)]
+)
+def test_an_artefact_of_another_torch_is_not_loaded(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    recording = artefacts.record(step, arguments())
+    with cache.to_be_made(recording.key, ".so") as making:
+        path = making.keep(b"a library that this version of torch has compiled")
+    assert cache.find(recording.key, ".so") == path
+    try:
+        monkeypatch.setattr(f"torch.{name}", value)
+        artefacts._machine.cache_clear()
+        assert artefacts.load(artefacts.record(step, arguments())) is None
+    finally:
+        monkeypatch.undo()
+        artefacts._machine.cache_clear()
+
+
 def test_recording_leaves_the_arguments_alone():
     args = arguments()
     before = copy.deepcopy(args)

@@ -162,10 +162,12 @@ def test_what_can_not_be_compiled_runs_eager_or_says_so():
     arguments = (torch.ones(2), torch.ones(3))
     execution = Execution(looks_at_its_values, Choice(True, "compiled", may_be_eager=True))
     assert [execution(*arguments).item() for _ in range(3)] == [3.0] * 3
-    assert execution.summary().startswith("update: eager: the update can't be compiled (")
+    assert execution.summary().startswith(
+        f"update: eager: torch {torch.__version__} can't compile the update ("
+    )
     execution = Execution(looks_at_its_values, Choice(True, "compiled, as asked"))
     with pytest.raises(
-        ConfigError, match=r"is 'compile', but the update can't be compiled \(.*'auto'"
+        ConfigError, match=r"is 'compile', but torch .* can't compile the update \(.*'auto'"
     ):
         execution(*arguments)
 
@@ -191,6 +193,43 @@ def test_what_torch_compiles_is_kept_in_the_cache(tmp_path, monkeypatch):
     assert hits == [0, 1]
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["inductor"]
     assert any((tmp_path / "cache" / "inductor" / "fxgraph").iterdir())
+
+
+@pytest.fixture
+def broken_aotinductor(monkeypatch, tmp_path):
+    """AOTInductor fails, as it may on another version of torch; no artefact is in the cache."""
+    import torch._inductor
+
+    def fail(*args, **kwargs):
+        raise TypeError("unexpected keyword argument 'inductor_configs'")
+
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+
+
+@pytest.mark.usefixtures("broken_aotinductor")
+def test_compile_is_one_error_where_aotinductor_fails():
+    execution = Execution(double, choose("compile", num_calls=1, flop_per_call=1.0))
+    with pytest.raises(ConfigError) as caught:
+        execution(torch.ones(2), torch.ones(3))
+    assert str(caught.value) == (
+        f"`execution` is 'compile', but AOTInductor of torch {torch.__version__} can't compile the "
+        "update (unexpected keyword argument 'inductor_configs'): choose 'auto' or 'eager', or "
+        "install another version of torch"
+    )
+
+
+@pytest.mark.usefixtures("broken_aotinductor")
+def test_auto_is_eager_where_aotinductor_fails_and_reports_it_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("hotloop.cache.SHARED.runs", 10**6)  # so that compiling is worth it
+    result = ppo.train(
+        ppo.Config(total_timesteps=512, num_envs=4, num_steps=64, run_dir=str(tmp_path / "run"))
+    )
+    assert result.execution == (
+        f"update: eager: AOTInductor of torch {torch.__version__} can't compile the update "
+        "(unexpected keyword argument 'inductor_configs')"
+    )
 
 
 @dataclasses.dataclass

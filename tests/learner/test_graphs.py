@@ -283,7 +283,7 @@ def test_auto_goes_without_what_fails(monkeypatch):
 
     told = {
         (compiles, Pretended): ("compile+cudagraph", "as asked"),
-        (refuses, Pretended): ("cudagraph", "the update can't be compiled (no compiler today)"),
+        (refuses, Pretended): ("cudagraph", "can't compile the update (no compiler today)"),
         (compiles, NoGraphs): ("compile", "captured as a graph: no graphs today"),
         (refuses, NoGraphs): ("eager", "captured as a graph: no graphs today"),
     }

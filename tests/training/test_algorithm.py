@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hotloop.algorithms import dqn, find, ppo
+from hotloop.algorithms import ALGORITHMS, dqn, find, ppo
 from hotloop.errors import ConfigError
 from hotloop.training import OffPolicy, OnPolicy, Update
 from hotloop.training.algorithm import hyper_of
@@ -119,3 +119,11 @@ def test_several_updates_are_made_in_order_each_when_it_is_due(tmp_path):
 def test_hotloops_own_are_found_again_by_name():
     for name in ("ppo", "sac", "td3", "dqn"):
         assert find(name).reference == find(name).name == name
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_annotations_are_those_that_python_3_10_accepts(name):
+    """There, `get_type_hints` refuses a bare `ClassVar`, and with it every training."""
+    for group in find(name).config.__mro__:
+        for option, annotation in vars(group).get("__annotations__", {}).items():
+            assert annotation != "ClassVar", f"{group.__name__}.{option}"

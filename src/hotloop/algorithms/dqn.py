@@ -97,7 +97,12 @@ class Config(ReplaySequenceOptions, NetworkOptions, RunOptions):
     report_interval: Count = 2_000
     """Transitions between two lines of metrics, in whole rounds."""
 
-    layer_options: ClassVar = ("hidden_sizes", "activation", "layer_norm", "dueling")
+    layer_options: ClassVar[tuple[str, ...]] = (
+        "hidden_sizes",
+        "activation",
+        "layer_norm",
+        "dueling",
+    )
 
 
 class Hyper(NamedTuple):

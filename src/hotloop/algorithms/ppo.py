@@ -76,7 +76,12 @@ class Config(SequenceOptions, NetworkOptions, RunOptions):
     """Take, and learn from, allowed actions alone: `info["action_mask"]` of each reset and step has
     1 for those, 0 for the others."""
 
-    layer_options: ClassVar = ("hidden_sizes", "activation", "layer_norm", "shared_trunk")
+    layer_options: ClassVar[tuple[str, ...]] = (
+        "hidden_sizes",
+        "activation",
+        "layer_norm",
+        "shared_trunk",
+    )
 
     def check(self) -> None:
         """Refuse minibatches that can't be normalised."""

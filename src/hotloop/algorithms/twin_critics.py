@@ -50,7 +50,7 @@ class TwinCriticOptions(Options):
     """Threads of the update. auto: four at most, as long as cores are free; perceptrons learn the
     same with any number."""
 
-    layer_options: ClassVar = ("activation",)  # critics have the same hidden layers
+    layer_options: ClassVar[tuple[str, ...]] = ("activation",)  # critics share hidden layers
 
     def check(self) -> None:
         """Refuse options of critics that a critic of one's own takes no notice of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -213,14 +214,17 @@ def _has(module: str) -> bool:
 
 
 def _parts() -> Finding:
-    lacking = [about for name, about in _COMPILED.items() if importlib.util.find_spec(name) is None]
-    if not lacking:
-        return Finding("compiled parts", "all")
-    return Finding(
-        "compiled parts",
-        f"missing: {', '.join(lacking)}",
-        "these run in Python, some times slower: install a C compiler, then hotloop again",
-    )
+    lacking: list[str] = []
+    advice = ""
+    for name, about in _COMPILED.items():
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            lacking.append(about)
+            advice = "install a C compiler, then reinstall hotloop: they run in Python, and slower"
+        except ImportError as error:  # built for a version of Python that it does not know
+            lacking.append(f"{about} ({str(error).partition(':')[0]})")
+    return Finding("compiled parts", f"missing: {', '.join(lacking)}" if lacking else "all", advice)
 
 
 def _kept() -> Finding:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hotloop.cli.report import print_findings
 from hotloop.errors import ConfigError, HotloopError, ProfileError
 from hotloop.profiler.collect.pyspy import attach
+from hotloop.profiler.collect.stacks import MISSING_EXTENSION
 from hotloop.timing.gpu_window import LENGTH_S
 
 if TYPE_CHECKING:
@@ -74,8 +75,14 @@ def run(args: list[str]) -> int:
     _write_about(directory, about)
     code, problem = _run_command(command, directory / "py-spy.txt" if options["py_spy"] else None)
     about |= {"exit_code": code, "end_ns": time.monotonic_ns()}
-    if problem is not None:
-        about["problems"] = [problem]
+    problems = [problem] if problem is not None else []
+    if MISSING_EXTENSION and options["interval_s"]:
+        problems.append(
+            f"the profiler's C extension is not available ({MISSING_EXTENSION}): a Python thread "
+            "takes the samples, which costs more and sees code that keeps the GIL less often"
+        )
+    if problems:
+        about["problems"] = problems
     _write_about(directory, about)
     from hotloop.profiler.session.reading import read
 

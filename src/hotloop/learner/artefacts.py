@@ -58,6 +58,10 @@ class Unpackable(Exception):
     """An update can't be packaged, for the reason in the message."""
 
 
+class CompilerFailure(Exception):
+    """AOTInductor cannot compile an update, or cannot load what it compiled."""
+
+
 class Recording(NamedTuple):
     """The operations of an update, for arguments of some shapes.
 

@@ -334,16 +334,21 @@ class Execution:
             torch.OutOfMemoryError: the user has chosen it.
         """
         is_of_graph = isinstance(error, ConfigError | torch.OutOfMemoryError)
-        problem = f"the {self.name} can't be compiled ({_first_line(error)})"
+        advice = (
+            "write it in operations on tensors alone, without `.item()` or a branch on a tensor's "
+            "value, or choose 'auto' or 'eager'"
+        )
+        problem = f"torch {torch.__version__} can't compile the {self.name} ({_first_line(error)})"
         if is_of_graph:
             problem = _first_line(error)
+        elif isinstance(error, artefacts.CompilerFailure):
+            problem = f"AOTInductor of {problem}"
+            advice = "choose 'auto' or 'eager', or install another version of torch"
         if not self.choice.may_be_eager:
             if is_of_graph:
                 raise error
             raise ConfigError(
-                f"`execution` is '{self.choice.mode}', but {problem}: write it in operations on "
-                "tensors alone, without `.item()` or a branch on a tensor's value, or choose "
-                "'auto' or 'eager'"
+                f"`execution` is '{self.choice.mode}', but {problem}: {advice}"
             ) from error
         choice = self.choice
         if choice.is_compiled and not (choice.is_captured and is_of_graph):
@@ -433,13 +438,26 @@ Graph = Callable[[Any, tuple[Any, ...], list[Tensor]], Any]
 def _compiled(
     update: Callable[..., Any], args: tuple[Any, ...], tell: Callable[[str], None]
 ) -> Graph:
-    """Compile the update as one graph for arguments of these shapes. It changes the arguments."""
-    if _device(args).type == "cpu":
-        # An artefact from the cache, or by `torch.compile` if the update can't be packaged.
-        with contextlib.suppress(Exception):  # a user's own network may raise anything
-            recording = artefacts.record(update, args)
-            return artefacts.load(recording) or artefacts.build(recording, tell)
-    return _torch_compiled(update, args, tell)
+    """Compile the update as one graph for arguments of these shapes. It changes the arguments.
+
+    On the CPU it is an artefact from the cache, or the work of `torch.compile` if the update can't
+    be recorded or packaged.
+
+    Raises:
+        CompilerFailure: AOTInductor fails. `torch.compile` would compile again in every run.
+    """
+    if _device(args).type != "cpu":
+        return _torch_compiled(update, args, tell)
+    try:
+        recording = artefacts.record(update, args)
+    except Exception:  # a user's own network may raise anything
+        return _torch_compiled(update, args, tell)
+    try:
+        return artefacts.load(recording) or artefacts.build(recording, tell)
+    except artefacts.Unpackable:
+        return _torch_compiled(update, args, tell)
+    except Exception as error:
+        raise artefacts.CompilerFailure(_first_line(error)) from error
 
 
 def _torch_compiled(

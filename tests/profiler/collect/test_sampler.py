@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import hotloop
 from hotloop.profiler.collect.stacks import _ticker
 from hotloop.profiler.session import Frame, Process, Sample
+from hotloop.profiler.session.reading import read
 from tests.profiler.programs import record, run, write
 
 needs_ticker = pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
@@ -600,6 +603,35 @@ def test_a_recording_that_ends_before_a_line_is_written_is_found(tmp_path) -> No
     )
     _, session = record(tmp_path, str(script))
     assert session.main.tree.find("short").count == 1
+
+
+def test_without_the_extension_a_thread_samples_and_the_report_mentions_it_once(tmp_path) -> None:
+    package = Path(hotloop.__file__).parent
+    ignored = shutil.ignore_patterns("_ticker*.so")
+    shutil.copytree(package, tmp_path / "source" / "hotloop", ignore=ignored)
+    script = write(
+        tmp_path,
+        """
+        import time
+
+        def spin():
+            return sum(i for i in range(10_000))
+
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            spin()
+        """,
+    )
+    command = ["profile", "--out", str(tmp_path / "profile"), str(script)]
+    result = run(
+        [sys.executable, "-m", "hotloop", *command], tmp_path, PYTHONPATH=str(tmp_path / "source")
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("C extension is not available (it was not built: ") == 1
+    (process,) = read(tmp_path / "profile").processes
+    leaves = [process.stacks[one.stack].frames[-1].function for one in process.samples]
+    assert "spin.<locals>.<genexpr>" in leaves or "spin" in leaves
+    assert sum(one.count for one in process.samples) > 10
 
 
 def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> None:

@@ -13,11 +13,17 @@ from typing import Any
 from hotloop.profiler.collect.awaiting import Awaited
 from hotloop.profiler.collect.samples import LIBRARY
 
+_ticker: Any = None
+# Why the C extension is not available; empty if it is.
+MISSING_EXTENSION = ""
 try:
-    from hotloop.profiler.collect import _ticker as _extension
-except ImportError:
-    _extension = None
-_ticker: Any = _extension
+    import hotloop.profiler.collect._ticker as _extension
+
+    _ticker = _extension
+except ModuleNotFoundError:
+    MISSING_EXTENSION = "it was not built: install a C compiler, then reinstall hotloop"
+except ImportError as error:  # built for a version of Python that it does not know
+    MISSING_EXTENSION = str(error).partition(":")[0]
 
 MAX_FRAMES = 128
 # Of each place in code, where samples were taken, the stack's number is remembered.
