@@ -1,10 +1,13 @@
 """Threads of torch, given back, and taken as cores are free."""
 
-import numpy as np
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from hotloop.algorithms import sac, td3
+from hotloop.algorithms import sac
 from hotloop.learner import threads, torch_threads
 from hotloop.learner.threads import FreeThreads, graph_threads
 from hotloop.runs import RunDirectory
@@ -113,8 +116,16 @@ def test_one_thread_is_never_looked_after(machine):
         assert taken.count == 1
 
 
-@pytest.mark.parametrize("algorithm", [sac, td3], ids=["sac", "td3"])
-def test_any_number_of_threads_learns_the_same(algorithm, tmp_path):
+def test_any_number_of_threads_learns_the_same(tmp_path):
+    """In a process of its own: MKL chooses how it rounds at its first product."""
+    script = """
+import sys
+import numpy as np
+from hotloop.algorithms import sac, td3
+from hotloop.learner.threads import make_products_strict
+
+make_products_strict()
+for algorithm in (sac, td3):
     learned = []
     for count in (1, 2, 3):
         config = algorithm.Config(
@@ -124,9 +135,27 @@ def test_any_number_of_threads_learns_the_same(algorithm, tmp_path):
             buffer_size=1_000,
             execution="eager",
             torch_threads=count,
-            run_dir=str(tmp_path / str(count)),
+            run_dir=f"{sys.argv[1]}/{algorithm.__name__}-{count}",
         )
-        learned.append(algorithm.train(config).policy.snapshot.params)
+        result = algorithm.train(config, progress=False)
+        learned.append(result.policy.snapshot.params)
     for other in learned[1:]:
         for name, value in learned[0].items():
             np.testing.assert_array_equal(value, other[name], err_msg=name)
+"""
+    environment = {name: x for name, x in os.environ.items() if name != "MKL_CBWR"}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("processor", "mode"), [("GenuineIntel", "AUTO,STRICT"), ("AuthenticAMD", None)]
+)
+def test_products_are_strict_on_intel(processor, mode, monkeypatch):
+    monkeypatch.setenv("MKL_CBWR", "")  # so that it is restored
+    monkeypatch.delenv("MKL_CBWR")
+    monkeypatch.setattr(threads, "_is_intel", lambda: processor == "GenuineIntel")
+    FreeThreads(1)
+    assert os.environ.get("MKL_CBWR") == mode
+    os.environ.pop("MKL_CBWR", None)
