@@ -131,7 +131,7 @@ for algorithm in (sac, td3):
         config = algorithm.Config(
             env_id="Pendulum-v1",
             total_timesteps=320,
-            learning_starts=256,
+            learning_starts=304,
             buffer_size=1_000,
             execution="eager",
             torch_threads=count,
