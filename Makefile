@@ -57,7 +57,7 @@ test-slow: $(VENV)/installed
 
 # Tests with browsers, Doom, Ray clusters, py-spy and simulated power losses.
 test-outside: $(VENV)/installed
-	$(PYTEST) -m "outside and not gpu and not faults"
+	$(PYTEST) --dist loadgroup -m "outside and not gpu and not faults"
 
 # Derive tests/long_ones.txt from the measurements of a run with --costs=build/costs.json.
 long-ones: $(VENV)/installed

@@ -92,6 +92,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not OUTSIDE.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("outside")
+        # Two Rays on one machine find each other: one process runs these tests (--dist loadgroup).
+        if "ray" in item.path.stem or item.path.parent.name == "ray":
+            item.add_marker(pytest.mark.xdist_group("ray"))
     if config.getoption("--quick"):
         long_ones = set(LONG_ONES.read_text(encoding="utf-8").split())
         left_out = [item for item in items if function_of(item.nodeid) in long_ones]
