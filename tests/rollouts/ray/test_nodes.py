@@ -136,24 +136,31 @@ def test_under_hotloop_profile_other_nodes_are_sampled_too(tmp_path):
     assert len(samples) >= 2, list((run / "timing").iterdir())
 
 
+HEAD_IS_GONE = "the head of the Ray cluster at .* has been gone for"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("killed", "message"),
     [
-        (("gcs_server",), "the head of the Ray cluster at .* has been gone for"),
-        (("gcs_server", "raylet"), "Ray ends it without a word .* `hotloop resume RUN`"),
+        (("gcs_server",), HEAD_IS_GONE),
+        # Ray may end the process before hotloop has waited for the head long enough.
+        (
+            ("gcs_server", "raylet"),
+            f"Ray ends it without a word .* `hotloop resume RUN`|{HEAD_IS_GONE}",
+        ),
     ],
 )
-def test_without_the_head_it_ends_with_a_word_and_the_last_checkpoint(tmp_path, what, said):
+def test_without_the_head_it_ends_with_a_message_and_the_last_checkpoint(tmp_path, killed, message):
     with cluster_of(2) as cluster:
         run = hotloop(["train", "ppo"], cluster, tmp_path / "run", "--checkpoint-interval", "2000")
         wait_until(lambda: (tmp_path / "run" / "checkpoints" / "last").exists())
-        for name in what:
+        for name in killed:
             for process in cluster.head_node.all_processes[name]:
                 process.process.kill()
         assert run.wait(120) == 1
-        assert re.search(said, run.stderr.read())
+        assert re.search(message, run.stderr.read())
     assert (tmp_path / "run" / "checkpoints" / "last" / "learner.safetensors").is_file()
 
 
