@@ -278,6 +278,9 @@ class Execution:
     def _run(self, state: Any, args: tuple[Any, ...]) -> Any:
         leaves, key = _flattened(args)
         graph = self._graphs.get(key)
+        if isinstance(graph, CapturedUpdate) and not graph.is_for(state):
+            del self._graphs[key]
+            graph = None
         if graph is None:
             started = time.perf_counter()
             graph = self._compile(state, args)
