@@ -252,7 +252,7 @@ class CapturedUpdate:
         except RuntimeError as error:
             first = _origin(error)
             raise ConfigError(
-                f"the {name} can't be captured as a graph: {shortened(_first_line(first))}"
+                f"the {name} can't be captured as a graph: {shortened(first_line(first))}"
                 f"{_place(first.__traceback__)}{is_last}: an update must not read a tensor's value "
                 "on the host (`.item()`, `if tensor:`), nor make tensors of Python's numbers; or "
                 "choose another `execution`"
@@ -361,8 +361,11 @@ def _restore(written: list[Tensor], before: list[Tensor]) -> None:
             x.copy_(old)
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+def first_line(error: BaseException) -> str:
+    """Return an error's message in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith("raised:"):
+        return lines[1]
     return lines[0] if lines else type(error).__name__
 
 
@@ -414,7 +417,7 @@ def no_room(
     sizes = ", ".join(f"{part} {size / _MIB:,.0f} MiB" for part, size in parts.items() if size)
     return ConfigError(
         f"the device has no memory left for the {name}, which holds {sizes} "
-        f"({shortened(_first_line(error))}): lower `batch_size`, `buffer_size` or `hidden_sizes`, "
+        f"({shortened(first_line(error))}): lower `batch_size`, `buffer_size` or `hidden_sizes`, "
         "keep the replay buffer on the host, or end other programs that use the device"
     )
 
