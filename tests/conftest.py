@@ -34,7 +34,6 @@ MAY_BE_SKIPPED = (
     "could not import 'omegaconf'",
     "could not import 'jax'",
     "could not import 'gymnax'",
-    "could not import 'mujoco_warp'",
     "gymnax is installed",
     "brax is installed",
     "playground is installed",

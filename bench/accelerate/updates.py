@@ -94,14 +94,10 @@ def make_launches(row: Row, mode: str, device: torch.device) -> tuple[Any, Any]:
         device,
     )
     batch = make_batch(row, num_rows, torch.device("cpu"), seed=2)
-    replay.buffer.extend(
-        obs=batch.obs.numpy(),
-        action=batch.action.numpy(),
-        reward=batch.reward.numpy(),
-        next_obs=batch.next_obs.numpy(),
-        terminated=batch.discount.numpy() == 0,
-        truncated=np.zeros(num_rows, np.bool_),
-    )
+    steps = {name: getattr(batch, name).numpy() for name in ("obs", "action", "reward", "next_obs")}
+    steps["terminated"] = batch.discount.numpy() == 0
+    steps["truncated"] = np.zeros(num_rows, np.bool_)
+    replay.buffer.add_steps(steps)
     return updates.learner, Launches(updates.learner, replay, 2)
 
 

@@ -20,7 +20,7 @@ from bench.measuring import Missing
 PROGRAMS = ("nvidia-smi", "nvcc", "ptxas", "gcc", "g++", "ninja")
 PACKAGES = (
     "hotloop", "torch", "triton", "numpy", "numba", "jax", "gymnasium", "mujoco", "ale-py",
-    "envpool", "gymnax", "brax", "playground", "warp-lang", "mujoco-warp", "tyro", "safetensors",
+    "envpool", "gymnax", "brax", "playground", "tyro", "safetensors",
     "rich", "matplotlib", "threadpoolctl", "pytest", "nvidia-ml-py",
 )  # fmt: skip
 

@@ -110,7 +110,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
         ({"initial_alpha": 0.0}, "`initial_alpha` must be positive and finite, got 0.0"),
         ({"target_entropy": math.nan}, "`target_entropy` must be finite, got nan"),
         ({"layer_norm": 1}, "`layer_norm` must be True or False, got 1"),
-        ({"precision": "float16"}, "`precision` must be 'float32' or 'bfloat16', got 'float16'"),
+        ({"precision": "half"}, "`precision` must be 'float32', 'tf32' or 'bfloat16', got 'half'"),
     ],
 )
 def test_bad_values(options, message):

@@ -99,7 +99,7 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
         ({"policy_noise": math.nan}, "`policy_noise` must be finite and not negative, got nan"),
         ({"noise_clip": "-0.5"}, "`noise_clip` must be finite and not negative, got '-0.5'"),
         ({"layer_norm": "no"}, "`layer_norm` must be True or False, got 'no'"),
-        ({"precision": "half"}, "`precision` must be 'float32' or 'bfloat16', got 'half'"),
+        ({"precision": "half"}, "`precision` must be 'float32', 'tf32' or 'bfloat16', got 'half'"),
     ],
 )
 def test_bad_values(options, message):

@@ -5,6 +5,7 @@ import gc
 import re
 import shutil
 import weakref
+from typing import ClassVar
 
 import pytest
 import torch
@@ -26,13 +27,20 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
+class Outputs(list):
+    """A list that can be referred to weakly."""
+
+
 class Pretended:
     """Captures on the CPU as a GPU does: nothing runs while it captures, addresses stay.
 
-    A capture runs the call on the real tensors and undoes what it did; each replay runs it again
-    and writes what it gives into the outputs of the capture. So a replay that read anything but
-    the static inputs, or gave its outputs away, is seen.
+    A capture runs the call on the real tensors and undoes what it did. Each replay runs it again on
+    the memory that the state's tensors had at the capture, whatever memory they have now, and
+    writes the results into the outputs of the capture. The outputs of all other captures lose
+    their values, as graphs share one pool of memory.
     """
+
+    pool: ClassVar[list[weakref.ref]] = []  # lists of outputs
 
     def __init__(self, state):
         self.state, self.captures, self.warm_ups = state, 0, 0
@@ -48,10 +56,21 @@ class Pretended:
         outputs = call()
         for x, old in zip(tensors(self.state).values(), before, strict=True):
             x.copy_(old)
-        kept = outputs if isinstance(outputs, tuple) else (outputs,)
+        kept = Outputs(outputs if isinstance(outputs, tuple) else (outputs,))
+        self.pool.append(weakref.ref(kept))
+        # A tensor of its own: `x.data = …` moves the other one alone.
+        recorded = [x.detach() for x in tensors(self.state).values()]
 
         def replay():
+            for other in self.pool:
+                for x in other() or ():
+                    x.fill_(77)
+            now = [x.detach() for x in tensors(self.state).values()]
+            for x, memory in zip(tensors(self.state).values(), recorded, strict=True):
+                x.data = memory
             made = call()
+            for x, memory in zip(tensors(self.state).values(), now, strict=True):
+                x.data = memory
             for x, new in zip(kept, made if isinstance(made, tuple) else (made,), strict=True):
                 x.copy_(new)
 
@@ -120,8 +139,26 @@ def test_a_warm_up_is_undone_and_a_replay_reads_its_inputs_alone():
     assert given[0].tolist() == [2.0] * 3
     assert graph.size_bytes == 1_500_000
     assert graph.call_s > 0.0
-    with pytest.raises(ValueError, match="only with the state that it was captured with"):
-        graph((weight, count, constant), (), given)
+    assert graph.is_for(state)
+    assert not graph.is_for((weight, count, constant))
+
+
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_a_state_that_moves_is_captured_again(is_stacked):
+    """As learners do that are stacked for a joint update, after they have acted."""
+    weight, count, constant, x, noise = made()
+    state = (weight, count, constant)
+    device = Pretended(state)
+    execution = Execution(step, Choice(False, "", is_captured=True), capturing=device)
+    assert execution(state, x, noise)[0] == 6.0
+    if is_stacked:
+        stack = torch.stack([torch.zeros(2), weight])
+        weight.data = stack[1]
+    assert execution(state, x, noise)[0] == 12.0
+    assert weight.tolist() == [6.0, 6.0]
+    assert device.captures == 1 + is_stacked
+    if is_stacked:
+        assert stack.tolist() == [[0.0, 0.0], [6.0, 6.0]]
 
 
 def test_other_shapes_are_captured_anew_and_counted():

@@ -60,11 +60,10 @@ def test_observations_become_the_networks_dtype():
 
 
 def test_a_graph_reads_the_staged_rows_and_the_parameters_where_they_are():
-    params, devices, made = torch.full((1,), 2.0), [], []
+    params, made = torch.full((1,), 2.0), []
+    device = Pretended(None)
 
     def execute(function, name):
-        device = Pretended(None)
-        devices.append(device)
         choice = Choice(False, "for the test", is_captured=True)
         execution = Execution(function, choice, name, capturing=device)
         made.append(execution)
@@ -80,14 +79,20 @@ def test_a_graph_reads_the_staged_rows_and_the_parameters_where_they_are():
         np.testing.assert_array_equal(call(rows(count), None, FLOAT32), wanted(rows(count), None))
     params.mul_(2.0)  # as learning does, in place
     np.testing.assert_array_equal(call(rows(4), None, FLOAT32), wanted(rows(4), None, 4.0))
-    assert [device.captures for device in devices] == [1]
+    assert device.captures == 1
     assert made[0].was == "cudagraph"
     assert made[0].num_recompilations == 0
     # Learners that are stacked for a joint update get other memory, and a graph holds addresses.
     params.data = torch.full((2, 1), 3.0)[1]
     np.testing.assert_array_equal(call(rows(4), None, FLOAT32), wanted(rows(4), None, 3.0))
     np.testing.assert_array_equal(call(rows(2), None, FLOAT32), wanted(rows(2), None, 3.0))
-    assert [device.captures for device in devices] == [1, 1]
+    assert device.captures == 2
+    # So does a batch of other observations.
+    images = rows(4, width=4, dtype=np.uint8)
+    np.testing.assert_array_equal(
+        call(images, None, np.dtype(np.uint8)), wanted(images.astype(np.float32), None, 3.0)
+    )
+    assert device.captures == 3
 
 
 @pytest.mark.parametrize("num_rows", [None, 2])

@@ -242,6 +242,21 @@ def test_a_captured_graph_is_eager(factory):
     assert one.pop_episodes() == other.pop_episodes()
 
 
+@pytest.mark.parametrize("factory", [toys.stateful, "hotloop:CartPole"])
+def test_a_captured_graph_follows_parameters_that_move(factory):
+    """As those of lanes do, which are stacked for a joint update after they have acted."""
+    one, policy = made(factory, num_steps=4)
+    other, same_policy = made(factory, num_steps=4, execute=captured)
+    for k in range(3):
+        (wanted,), (got,) = one.collect(), other.collect()
+        assert same(wanted, got)
+        params = same_policy.bound.params
+        if k == 0:
+            params.data = torch.stack([torch.zeros_like(params), params])[1]
+        for each in (policy, same_policy):
+            each.bound.params.mul_(1.1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", ["hotloop:CartPole", toys.stateful])
 def test_compiled_is_eager_but_for_the_last_bits(factory):

@@ -19,6 +19,7 @@ from hotloop.learner import Choice, Learner, artefacts
 from hotloop.learner.state import tensors
 from hotloop.policies import ObsScale
 from hotloop.replay import ReplayBuffer
+from hotloop.replay.device_buffer import DeviceReplay
 from hotloop.replay.storage import device_room
 from hotloop.training import device_replay, off_policy
 from hotloop.training.device_replay import Launches, ReplayOnDevice
@@ -76,7 +77,10 @@ def filled(envs, *buffers, num_steps=30, seed=0):
         "truncated": rng.random(count) < 0.1,
     }
     for buffer in buffers:
-        buffer.extend(**rows)
+        if isinstance(buffer, DeviceReplay):
+            buffer.add_steps(rows)
+        else:
+            buffer.extend(**rows)
 
 
 def numbered(learner):

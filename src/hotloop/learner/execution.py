@@ -23,6 +23,7 @@ from hotloop.learner.graphs import (
     CapturedUpdate,
     Capturing,
     CudaCapturing,
+    first_line,
     no_room,
     timed,
     written_by,
@@ -278,6 +279,9 @@ class Execution:
     def _run(self, state: Any, args: tuple[Any, ...]) -> Any:
         leaves, key = _flattened(args)
         graph = self._graphs.get(key)
+        if isinstance(graph, CapturedUpdate) and not graph.is_for(state):
+            del self._graphs[key]
+            graph = None
         if graph is None:
             started = time.perf_counter()
             graph = self._compile(state, args)
@@ -338,9 +342,9 @@ class Execution:
             "write it in operations on tensors alone, without `.item()` or a branch on a tensor's "
             "value, or choose 'auto' or 'eager'"
         )
-        problem = f"torch {torch.__version__} can't compile the {self.name} ({_first_line(error)})"
+        problem = f"torch {torch.__version__} can't compile the {self.name} ({first_line(error)})"
         if is_of_graph:
-            problem = _first_line(error)
+            problem = first_line(error)
         elif isinstance(error, artefacts.CompilerFailure):
             problem = f"AOTInductor of {problem}"
             advice = "choose 'auto' or 'eager', or install another version of torch"
@@ -388,16 +392,8 @@ class Execution:
 
     def _eager_s(self, state: Any, args: tuple[Any, ...]) -> float:
         """Return the seconds of the fastest of five calls on copies."""
-        wait = _waiting_for(state)
-        durations: list[float] = []
-        for _ in range(5):
-            copies = self._copies(state, args)
-            wait()
-            started = time.perf_counter()
-            self._update(*copies)
-            wait()
-            durations.append(time.perf_counter() - started)
-        return min(durations)
+        copies = self._copies(state, args)
+        return timed(lambda: self._update(*copies), _waiting_for(state))
 
     def _copies(self, state: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a copy of the state and the arguments.
@@ -457,7 +453,7 @@ def _compiled(
     except artefacts.Unpackable:
         return _torch_compiled(update, args, tell)
     except Exception as error:
-        raise artefacts.CompilerFailure(_first_line(error)) from error
+        raise artefacts.CompilerFailure(first_line(error)) from error
 
 
 def _torch_compiled(
@@ -497,11 +493,3 @@ def _torch_compiled(
         return tuple(outputs) if gives_tuple else outputs[0]
 
     return run
-
-
-def _first_line(error: Exception) -> str:
-    """Return an error's message in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith("raised:"):
-        return lines[1]
-    return lines[0] if lines else type(error).__name__

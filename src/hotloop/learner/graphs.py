@@ -197,7 +197,8 @@ class CapturedUpdate:
     Args:
         update: a function of a state, whose tensors it changes in place, and of arguments. It lives
             as long as the graph, which reads constants of a compiled function.
-        state: the state that the update is captured with. The graph works with no other.
+        state: the state that the update is captured with. The graph works with no other, see
+            `is_for`.
         inputs: tuples of tensors, tensors, or None: arguments for the capture. They belong to the
             graph afterwards.
         written: the state's tensors that the update changes, see `written_by`.
@@ -228,6 +229,8 @@ class CapturedUpdate:
     ) -> None:
         self._update = update
         self._state = state
+        self._tensors = list(tensors(state).values())
+        self._addresses = [x.data_ptr() for x in self._tensors]
         self._inputs = list(tensors(inputs).values())
         self._copies_outputs = copies_outputs
         # Tensors of one type are copied by one launch.
@@ -249,7 +252,7 @@ class CapturedUpdate:
         except RuntimeError as error:
             first = _origin(error)
             raise ConfigError(
-                f"the {name} can't be captured as a graph: {shortened(_first_line(first))}"
+                f"the {name} can't be captured as a graph: {shortened(first_line(first))}"
                 f"{_place(first.__traceback__)}{is_last}: an update must not read a tensor's value "
                 "on the host (`.item()`, `if tensor:`), nor make tensors of Python's numbers; or "
                 "choose another `execution`"
@@ -258,10 +261,16 @@ class CapturedUpdate:
         self.call_s = timed(self._replay, capturing.wait)
         _restore(written, before)
 
+    def is_for(self, state: Any) -> bool:
+        """Return whether the graph works with a state, which lies where it was captured.
+
+        Learners that are stacked for a joint update move.
+        """
+        addresses = [x.data_ptr() for x in self._tensors]
+        return state is self._state and addresses == self._addresses
+
     def __call__(self, state: Any, args: tuple[Any, ...], leaves: list[Tensor]) -> Any:
         """Replay the graph with these arguments; return its outputs."""
-        if state is not self._state:
-            raise ValueError("a graph works only with the state that it was captured with")
         inputs = self._inputs
         for places in self._by_dtype:
             changed = [k for k in places if leaves[k] is not inputs[k]]
@@ -352,8 +361,11 @@ def _restore(written: list[Tensor], before: list[Tensor]) -> None:
             x.copy_(old)
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+def first_line(error: BaseException) -> str:
+    """Return an error's message in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith("raised:"):
+        return lines[1]
     return lines[0] if lines else type(error).__name__
 
 
@@ -405,7 +417,7 @@ def no_room(
     sizes = ", ".join(f"{part} {size / _MIB:,.0f} MiB" for part, size in parts.items() if size)
     return ConfigError(
         f"the device has no memory left for the {name}, which holds {sizes} "
-        f"({shortened(_first_line(error))}): lower `batch_size`, `buffer_size` or `hidden_sizes`, "
+        f"({shortened(first_line(error))}): lower `batch_size`, `buffer_size` or `hidden_sizes`, "
         "keep the replay buffer on the host, or end other programs that use the device"
     )
 

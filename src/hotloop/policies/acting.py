@@ -162,11 +162,7 @@ class ActingPolicy:
             float32, (T, N, K).
         """
         return self._head.draw_noise(
-            seed,
-            first_step=first_step,
-            num_steps=num_steps,
-            num_envs=num_envs,
-            first_env=first_env,
+            seed, first_step=first_step, num_steps=num_steps, num_envs=num_envs, first_env=first_env
         )
 
     def scaled(self, obs: Array, out: Array | None = None) -> Array:
@@ -195,8 +191,7 @@ class ActingPolicy:
             out: float32, (B, H), contiguous; written in place and returned.
             memory: of a policy with memory, float32, (B, M), what it remembers; changed in place.
         """
-        if memory is None and self._has_memory:
-            raise self._nothing_remembered()
+        self._check_has(memory)
         if self.obs_scale is not None:
             obs = self._scale(obs)
         if self._num_features is None:
@@ -220,8 +215,7 @@ class ActingPolicy:
                 "what learned from replay has no value function beside its policy: `head` gives "
                 "all that the network says, of DQN the actions' values"
             )
-        if memory is None and self._has_memory:
-            raise self._nothing_remembered()
+        self._check_has(memory)
         if self.obs_scale is not None:
             obs = self.obs_scale.apply(obs)
         if self._num_features is not None:
@@ -229,10 +223,7 @@ class ActingPolicy:
         return self._forward.value(obs, None if memory is None else memory.copy())
 
     def remembered_value(self, memory: Array) -> Array:
-        """Return V, (B,), of what was acted on, from what is remembered after it, (B, M).
-
-        Only of a policy with memory that does not tell its value as it acts.
-        """
+        """Return V, (B,), of the last step from the memory after it, if `tells_value` is False."""
         assert isinstance(self._forward, TwinForward)
         assert self.network.layers.memory is not None
         output = memory[:, : self.network.layers.memory.num_units]
@@ -247,22 +238,13 @@ class ActingPolicy:
     def head_and_value(
         self, obs: Array, out: Array | None, memory: Array | None
     ) -> tuple[Array, Array | None]:
-        """Return what `head` gives, float32, (B, H), and V(obs), float32, (B,).
-
-        Args:
-            obs, out, memory: see `head`.
-
-        Returns:
-            Both; None as the value where there is no value function.
-        """
+        """Return `head`, and V(obs), float32, (B,); None where there is no value function."""
         head = self.head(obs, out, memory)
         if self.tells_value:
             return head, self.last_value()
-        if not self.has_value:
-            return head, None
-        if memory is not None:
+        if memory is not None and self.has_value:
             return head, self.remembered_value(memory)
-        return head, self.value(obs)
+        return head, self.value(obs) if self.has_value else None
 
     def needs_head(self, noise: Array) -> bool:
         """Return whether `choose` looks at `head`, with `noise`, (B, K), of one step."""
@@ -429,11 +411,12 @@ class ActingPolicy:
             )
         return memory[None] if is_single else memory
 
-    def _nothing_remembered(self) -> ShapeError:
-        return ShapeError(
-            f"`memory` must be float32 of shape (B, {self.memory_size}), what this policy "
-            "remembers, got none: `new_memory(B)` makes the first one"
-        )
+    def _check_has(self, memory: Array | None) -> None:
+        if memory is None and self._has_memory:
+            raise ShapeError(
+                f"`memory` must be float32 of shape (B, {self.memory_size}), what this policy "
+                "remembers, got none: `new_memory(B)` makes the first one"
+            )
 
     def _rows(self, obs: Any, action_mask: Any) -> tuple[Array, bool]:
         """Return observations as rows, (B, *obs_shape), and whether it was one."""

@@ -80,8 +80,7 @@ class DeviceCall:
     ) -> None:
         self._function, self._state = function, state
         self._num_columns, self._device, self._num_rows = num_columns, device, num_rows
-        self._execute = execute or (lambda function, name: function)
-        self._run = self._execute(self._compute, "act")
+        self._run = self._compute if execute is None else execute(self._compute, "act")
         self._is_gpu = device.type != "cpu"
         self._mark = transfer.Mark(device)
         self._staged: _Staged | None = None
@@ -108,14 +107,10 @@ class DeviceCall:
     def _stage(
         self, num_rows: int, shape: tuple[int, ...], memory: Array | None, dtype: np.dtype[Any]
     ) -> _Staged:
-        """Return the tensors of a call, new ones where a size or the state's address changed."""
-        # Learners that are stacked for a joint update move: a graph would read the old address.
-        address = None if self._state is None else self._state.data_ptr()
-        key = (num_rows, shape, dtype, memory is None, address)
+        """Return the tensors of a call, new ones where a size changed."""
+        key = (num_rows, shape, dtype, memory is None)
         if self._staged is not None and key == self._key:
             return self._staged
-        if self._staged is not None:
-            self._run = self._execute(self._compute, "act")
 
         def host(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             make = transfer.pinned if self._is_gpu else _unpinned

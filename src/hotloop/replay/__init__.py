@@ -1,7 +1,6 @@
 """Replay: transitions in, batches out, drawn uniformly or by any weights, at a few microseconds.
 
-Public names are loaded when they are first used: `DeviceReplay` needs torch and may do without
-Numba, and the others the other way round.
+Public names are loaded when they are first used, since they need Numba.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hotloop.replay.batch import Batch
     from hotloop.replay.buffer import ReplayBuffer
-    from hotloop.replay.device_buffer import DeviceReplay
     from hotloop.replay.samplers import (
         Prioritized,
         Proportional,
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Batch": "batch",
-    "DeviceReplay": "device_buffer",
     "Prioritized": "samplers",
     "Proportional": "samplers",
     "RankBased": "samplers",
@@ -36,7 +33,6 @@ _MODULES = {
 
 __all__ = [
     "Batch",
-    "DeviceReplay",
     "Prioritized",
     "Proportional",
     "RankBased",

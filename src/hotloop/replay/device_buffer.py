@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from hotloop.errors import ConfigError, ReplayError, ShapeError
+from hotloop.errors import ConfigError, ReplayError
 from hotloop.ops.tensor_draws import DrawTable
 from hotloop.replay.storage.device import (
     Downloads,
@@ -26,14 +26,12 @@ from hotloop.replay.storage.device import (
     RowFormat,
     Stored,
     gathered,
-    numbers_drawn,
     row_fields,
     store_new,
     torch_dtype,
 )
 from hotloop.replay.storage.device_frames import FrameRing
 from hotloop.replay.storage.device_room import (
-    FIELDS,
     checked_fields,
     is_apart,
     need_device_memory,
@@ -47,20 +45,6 @@ if TYPE_CHECKING:
     from hotloop.replay.samplers import Sampler
 
 _NO_OBS = ((1,), np.uint8)
-
-
-class Drawn(NamedTuple):
-    """The transitions of K batches.
-
-    Attributes:
-        number: int64, (K, B), their numbers, on the device.
-        on_host: the same on the host, where a sampler drew them there; else None.
-        importance: float32, (K, B), importance weights on the device; None: all are 1.
-    """
-
-    number: Tensor
-    on_host: Array | None = None
-    importance: Tensor | None = None
 
 
 class DeviceReplay:
@@ -214,29 +198,16 @@ class DeviceReplay:
 
     # Writing.
 
-    def extend(
-        self, *, env: ArrayLike | None = None, valid: ArrayLike | None = None, **fields: Any
-    ) -> None:
-        """Store B transitions, in the order of time, as `ReplayBuffer.extend` does.
+    def add_steps(self, steps: Mapping[str, Array], envs: Array | None = None) -> None:
+        """Store B transitions, in the order of time.
 
         Args:
-            env: int, (B,), the environment of each; None: 0, 1, … N − 1, 0, 1, …
-            valid: bool, (B,); where it is False nothing is stored.
-            fields: each field's array, (B, *shape).
+            steps: each field's array, (B, *shape).
+            envs: int, (B,), the environment of each; None: 0, 1, … N − 1, 0, 1, …
 
         Raises:
-            ShapeError: a field is missing, unknown, or of another shape or kind of numbers.
-            ReplayError: no such environment, or a reward that can't be a weight.
+            ReplayError: a reward that can't be a weight.
         """
-        steps, envs = self._checked(fields, env)
-        if valid is not None:
-            kept = np.flatnonzero(valid)
-            steps, envs = {name: array[kept] for name, array in steps.items()}, envs[kept]
-        if len(envs):
-            self.add_steps(steps, envs)
-
-    def add_steps(self, steps: Mapping[str, Array], envs: Array | None = None) -> None:
-        """Store steps without checks; the arguments are those of `extend`, all of them valid."""
         count = len(steps["reward"])
         if self.index is not None:
             nothing = np.zeros((count, 1), np.uint8)
@@ -254,13 +225,7 @@ class DeviceReplay:
             self.append(self.windows.add(some, envs[part]))
 
     def cut(self, env: int | None = None) -> None:
-        """Start a new episode in an environment, or in all, though the last step ended none.
-
-        Raises:
-            ReplayError: there is no such environment.
-        """
-        if env is not None:
-            self._check_envs(np.array([env]))
+        """Start a new episode in an environment, or in all, though the last step ended none."""
         if self.index is not None:
             self.index.cut(env)
         for one in range(self._num_envs) if env is None else [env]:
@@ -329,20 +294,6 @@ class DeviceReplay:
         if self._num_new or self._num_frames:
             self.send()
             store_new(self.stored)
-
-    def draw(self, count: int) -> Drawn:
-        """Draw `count` batches, up to `max_batches`.
-
-        Raises:
-            ReplayError: the buffer is empty, or has fewer transitions than the sampler needs.
-        """
-        on_host = self.prepare(count)
-        self.send()
-        store_new(self.stored)
-        # A copy: the next launch overwrites the inbox.
-        number = numbers_drawn(self.stored, count).clone()
-        importance = self.stored.inbox.get("importance")
-        return Drawn(number, on_host, None if importance is None else importance[:count].clone())
 
     def gather(self, number: Tensor) -> dict[str, Tensor]:
         """Return transitions by their numbers, int64, (B,), on the device, by field: (B, …).
@@ -515,44 +466,6 @@ class DeviceReplay:
 
     def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
-
-    def _checked(
-        self, fields: Mapping[str, Any], env: ArrayLike | None
-    ) -> tuple[dict[str, Array], Array]:
-        """What a user passes, as arrays of the declared make, and each row's environment."""
-        if fields.keys() != self.fields.keys():
-            raise ShapeError(
-                f"a transition has {', '.join(f'`{name}`' for name in FIELDS)}, got "
-                f"{', '.join(fields) or 'nothing'}"
-            )
-        count = len(np.atleast_1d(fields["reward"]))
-        steps: dict[str, Array] = {}
-        for name, (shape, dtype) in self.fields.items():
-            array = np.asarray(fields[name])
-            if array.shape != (count, *shape) or not np.can_cast(array.dtype, dtype, "same_kind"):
-                raise ShapeError(
-                    f"`{name}` must be {dtype}, shape {(count, *shape)}, got {array.dtype} "
-                    f"{array.shape}"
-                )
-            steps[name] = array.astype(dtype, copy=False)
-        if env is None and count % self._num_envs:
-            raise ShapeError(
-                f"{count} transitions are not a multiple of {self._num_envs} environments: pass "
-                "`env`, the environment of each"
-            )
-        envs = np.arange(count) % self._num_envs if env is None else np.asarray(env)
-        if envs.shape != (count,):
-            raise ShapeError(f"`env` must have shape ({count},), got {envs.shape}")
-        self._check_envs(envs)
-        return steps, envs
-
-    def _check_envs(self, envs: Array) -> None:
-        wrong = envs[(envs < 0) | (envs >= self._num_envs)]
-        if len(wrong):
-            raise ReplayError(
-                f"`env` must be from 0 to {self._num_envs - 1}, got {wrong[0]}: say `num_envs` "
-                "when the buffer is made"
-            )
 
 
 def _drawn_on_host(sampler: Sampler | None, weight_from: Any) -> Sampler | None:

@@ -259,14 +259,10 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it can't be written, or is damaged.
         """
-        again = {
-            "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "timesteps": timesteps,
-            "versions": _versions(),
-        }
-        kept = list(self._lines(until=iteration))
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        self._write_text("metrics.jsonl", text)
+        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        again = {"at": at, "timesteps": timesteps, "versions": _versions()}
+        lines = [json.dumps(line) + "\n" for line in self._lines(until=iteration)]
+        self._write_text("metrics.jsonl", "".join(lines))
         self._write_content(
             config=dict(config),
             defaults=None if defaults is None else dict(defaults),
@@ -433,8 +429,7 @@ class RunDirectory:
         """The same up to the first line that is damaged, and what is wrong with it; empty: none."""
         lines: list[dict[str, Any]] = []
         try:
-            for line in self._lines():
-                lines.append(line)
+            lines.extend(self._lines())  # what came before an error stays
         except RunDirectoryError as error:
             return lines, str(error)
         return lines, ""

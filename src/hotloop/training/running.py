@@ -20,12 +20,7 @@ from hotloop.ops.products import Precision, gpu_arithmetic
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.rollouts import Rollout
-from hotloop.runs import (
-    Checkpoint,
-    OnReport,
-    Result,
-    RunDirectory,
-)
+from hotloop.runs import Checkpoint, OnReport, Result, RunDirectory
 from hotloop.system.crowding import CoreTimes
 from hotloop.system.signals import Pending, delayed_interrupt, pending_interrupt
 from hotloop.timing import span
