@@ -129,7 +129,7 @@ def test_clearing(directory):
 def test_torchs_compiler_has_a_folder_in_it(directory, monkeypatch):
     variable = "TORCHINDUCTOR_CACHE_DIR"
     monkeypatch.delenv(variable, raising=False)
-    with cache.inductor_directory():
+    with cache.inductor_directory(default_cache_dir()):
         folder = Path(os.environ[variable])
         (folder / "triton").mkdir()
         (folder / "triton" / "kernel").write_bytes(b"code")
@@ -140,11 +140,11 @@ def test_torchs_compiler_has_a_folder_in_it(directory, monkeypatch):
     assert [one.path for one in cache.clear()] == [folder]
     assert list(directory.iterdir()) == []
     monkeypatch.setenv(variable, os.path.abspath(default_cache_dir()))  # by an import of torch's
-    with cache.inductor_directory():
+    with cache.inductor_directory(default_cache_dir()):
         assert os.environ[variable] == str(folder)
     assert os.environ[variable] == os.path.abspath(default_cache_dir())
     monkeypatch.setenv(variable, "the user's own")
-    with cache.inductor_directory():
+    with cache.inductor_directory(default_cache_dir()):
         assert os.environ[variable] == "the user's own"
 
 
@@ -152,7 +152,7 @@ def test_a_folder_that_others_may_write_is_not_for_torchs_compiler(directory, mo
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     directory.mkdir()
     directory.chmod(0o777)
-    with cache.inductor_directory():
+    with cache.inductor_directory(default_cache_dir()):
         assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") in (None, default_cache_dir())
     assert list(directory.iterdir()) == []
 

@@ -177,17 +177,17 @@ def to_be_made(key: str, suffix: str, waits: Callable[[], None] = lambda: None) 
 
 
 @contextlib.contextmanager
-def inductor_directory() -> Iterator[None]:
+def inductor_directory(default: str) -> Iterator[None]:
     """Have torch's compiler keep its files here while the body runs.
 
     Its own default is a folder under /tmp, which others may have made first and which the next
     start of the machine removes. A folder that the user has chosen stays.
-    """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+    Args:
+        default: the compiler's own default. Importing the compiler sets the variable to it.
+    """
     folder, before = _own_directory(), os.environ.get(_INDUCTOR_VARIABLE)
-    # Importing the compiler sets the variable to its default.
-    is_default = before in (None, os.path.abspath(default_cache_dir()))
+    is_default = before in (None, os.path.abspath(default))
     if folder is None or not is_default:
         yield
         return

@@ -470,10 +470,12 @@ def _torch_compiled(
     Raises:
         Unpackable: the update replaces tensors of its state.
     """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
     tell("compiling the update with torch.compile")
     options: dict[str, Any] = {"guard_filter_fn": lambda guards: [False] * len(guards)}
     graph, inputs, gives_tuple = artefacts.traced(update, args)
-    with cache.inductor_directory():
+    with cache.inductor_directory(default_cache_dir()):
         if _device(args).type == "cuda":
             import torch._inductor.config as inductor
 
