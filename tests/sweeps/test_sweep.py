@@ -18,7 +18,7 @@ from hotloop.sweeps.pool import Process
 
 TINY = ["--env-id", "CartPole-v1", "--total-timesteps", "256", "--execution", "eager"]
 TINY += ["--num-steps", "16", "--num-envs", "4", "--hidden-sizes", "8", "--checkpoint-interval"]
-TINY += ["100000000", "--torch-threads", "1"]
+TINY += ["100000000", "--torch-threads", "1", "--update-epochs", "1"]
 
 
 def sweep(path, *args, code=0):
