@@ -50,6 +50,7 @@ def test_hydras_multirun_calls_it(scripts):
     assert len(runs) == 2
 
 
+@pytest.mark.outside  # the service of W&B
 def test_an_agent_of_wandb_calls_it(scripts):
     pytest.importorskip("wandb")
     env = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(scripts)}
