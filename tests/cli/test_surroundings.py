@@ -21,7 +21,7 @@ from tests.cli.test_cli import report_at
 from tests.runs.made import make_run
 
 ROOT = Path(__file__).parent.parent.parent
-SHORT = "--total-timesteps 2048 --num-envs 4 --execution eager"
+SHORT = "--total-timesteps 2048 --num-envs 4 --update-epochs 1 --execution eager"
 HOTLOOP = [sys.executable, "-m", "hotloop"]
 
 
