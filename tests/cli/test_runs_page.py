@@ -17,8 +17,6 @@ def test_the_pages_commands(tmp_path, monkeypatch, capsys):
         *("train", "runs", "plot", "eval", "export", "doctor", "presets", "report")
     }
     monkeypatch.setattr(seeds, "_Child", ChildInProcess)
-    # Curves are drawn here, too.
-    monkeypatch.setattr("hotloop.runs.drawing.Drawing._begin", lambda *_: None)
     smaller = {"100000": "1024", "50000": "1024", "20": "2"}
     for command in commands:
         args = [smaller.get(arg, arg) for arg in shlex.split(command)]

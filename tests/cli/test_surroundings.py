@@ -189,7 +189,6 @@ def test_a_curve_that_can_not_be_drawn_leaves_the_rest(tmp_path, monkeypatch, ca
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("hotloop.runs.plots.learning_curve", fail)
-    monkeypatch.setattr("hotloop.runs.drawing.Drawing._begin", lambda *_: None)
     args = ["train", "ppo", *shlex.split(SHORT), "--run-dir", str(tmp_path / "run")]
     assert main(args) == 0
     captured = capsys.readouterr()
