@@ -8,10 +8,12 @@ import sys
 
 from hotloop.cli import main
 
-TRAIN = ("train", "ppo", "--total-timesteps", "2048", "--execution", "eager", "--run-dir")
+TRAIN = ("train", "ppo", "--total-timesteps", "128", "--num-envs", "2", "--num-steps", "32")
+TRAIN += ("--update-epochs", "2", "--execution", "eager", "--run-dir")
 
 YAPPI = """
 import json, sys, yappi
+import hotloop.algorithms.ppo  # imports are slow under the profiler
 from hotloop.cli import main
 
 yappi.set_clock_type("wall")
@@ -31,8 +33,8 @@ def test_cprofile(tmp_path):
         for (file, _, name), stats in pstats.Stats(profile).stats.items()
     }
     assert calls["rollouts/inline.py", "collect"] == 2
-    assert calls["envs/serial.py", "step"] == 2 * 128
-    assert calls["algorithms/ppo.py", "update"] == 2 * 40 + 1  # first on copies, to try it
+    assert calls["envs/serial.py", "step"] == 2 * 32
+    assert calls["algorithms/ppo.py", "update"] == 2 * 8 + 1  # first on copies, to try it
     assert (tmp_path / "run" / "checkpoints" / "last" / "policy.safetensors").exists()
 
 
@@ -48,4 +50,4 @@ def test_yappi(tmp_path):
     assert num_threads == 2  # the training's, and one that waits while environments close
     found = {name.rpartition(" ")[2]: count for name, count in calls.items()}
     assert found["InlineRollout.collect"] == 2
-    assert found["SerialVectorEnv.step"] == 2 * 128
+    assert found["SerialVectorEnv.step"] == 2 * 32

@@ -136,7 +136,7 @@ def assert_same(result, twin):
 @pytest.mark.parametrize(("agent", "where"), CASES)
 def test_arm_by_arm(agent, where):
     agent, environment = AGENTS[agent][0], ENVIRONMENTS[where]
-    options = {"seed": 1234567891011, "num_runs": 48, "num_steps": 60}
+    options = {"seed": 1234567891011, "num_runs": 16, "num_steps": 40}
     twin = play_all(agent, environment, **options)
     assert_same(run(agent, environment, **options, steps_per_point=1, arm_shares=True), twin)
 

@@ -98,8 +98,8 @@ def test_figure_2_1_shows_the_first_task_of_its_seed(seed):
     assert [row.label for row in figure.rows] == [f"arm {arm}" for arm in range(10)]
 
 
-@pytest.mark.parametrize("number", FIGURES)
-def test_every_figure_is_drawn(number, tmp_path):
+@pytest.mark.parametrize("number", ["2.1", "2.2", "2.6", "2.11"])  # others are drawn as 2.2
+def test_every_kind_of_figure_is_drawn(number, tmp_path):
     figure = book_figure(number, num_runs=32, num_steps=60)
     figure.draw(tmp_path / "figure.png")
     assert len(color_counts(tmp_path / "figure.png")) > 50

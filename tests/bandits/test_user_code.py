@@ -142,10 +142,7 @@ def test_compiled_code_is_kept_between_agents_and_between_processes(compiled, mo
     forget(monkeypatch)
     assert play(0.75) == 0.75
     assert len(compiled) == number
-    # Another value is another function, and a damaged file is made again.
-    assert play(0.5) == 0.5
-    assert len(compiled) > number
-    number = len(compiled)
+    # A damaged file is made again.
     for kept in cache.kept():
         kept.path.write_bytes(b"damaged")
     forget(monkeypatch)

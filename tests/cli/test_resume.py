@@ -126,6 +126,7 @@ def test_nothing_of_somebody_else_is_imported(
     assert "not trained by you on this machine" in told or "`auto.chosen.network`" in told
 
 
+@pytest.mark.usefixtures("cold_start")
 def test_modules_beside_a_run_are_not_found_by_its_workers(
     tmp_path, monkeypatch, evil, copy_trained_run
 ):

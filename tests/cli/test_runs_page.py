@@ -21,7 +21,7 @@ def test_the_pages_commands(tmp_path, monkeypatch, capsys):
     for command in commands:
         args = [smaller.get(arg, arg) for arg in shlex.split(command)]
         if args[0] == "train" and "--save-config" not in args:
-            args += ["--execution", "eager"]
+            args += ["--execution", "eager", "--update-epochs", "1"]
         if "on" in args:  # lanes
             args += ["--jobs", "1"]
         if args[0] == "eval" and "--episodes" not in args:

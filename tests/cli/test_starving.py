@@ -92,7 +92,7 @@ def test_the_stage_that_others_wait_for_is_named(trees, expected):
 def test_a_run_and_its_report_say_who_waits(tmp_path, capsys):
     command = ["train", "ppo", "--env-id", "CartPole-v1", "--workers", "2", "--num-steps", "32"]
     command += ["--num-envs", "2", "--update-epochs", "20", "--num-minibatches", "16"]
-    command += ["--execution", "eager", "--total-timesteps", "384"]
+    command += ["--execution", "eager", "--total-timesteps", "128"]
     assert main([*command, "--run-dir", str(tmp_path / "run")]) == 0
     # Fifty times as long to learn as to collect.
     said = [x for x in capsys.readouterr().out.splitlines() if x.startswith("who waits: ")]

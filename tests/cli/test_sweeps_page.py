@@ -44,12 +44,13 @@ def scripts(tmp_path):
 def test_hydras_multirun_calls_it(scripts):
     pytest.importorskip("hydra")
     command = [sys.executable, "sweep.py", "--multirun", "+learning_rate=1e-4,1e-3"]
-    command += ["+total_timesteps=2000", "+execution=eager", "+env_id=CartPole-v1"]
+    command += ["+total_timesteps=1024", "+execution=eager", "+env_id=CartPole-v1"]
     subprocess.run(command, check=True, cwd=scripts)
     runs = [*scripts.glob("multirun/*/*/*/runs/*/config.json"), *scripts.glob("runs/*/config.json")]
     assert len(runs) == 2
 
 
+@pytest.mark.outside  # the service of W&B
 def test_an_agent_of_wandb_calls_it(scripts):
     pytest.importorskip("wandb")
     env = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(scripts)}

@@ -61,7 +61,7 @@ def test_the_commands_have_options_that_there_are(name):
 def test_the_python_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (block,) = [text for kind, text in blocks(PAGES[name]) if kind == "python"]
-    block = block.replace("total_timesteps=100_000", "total_timesteps=2_048")
+    block = block.replace("total_timesteps=100_000", "total_timesteps=512")
     exec(compile(block, PAGES[name].name, "exec"), {"__name__": "page"})
     timing.stop()
 

@@ -623,7 +623,7 @@ class Model(RuleBasedStateMachine):
                 assert value.tobytes() == seen[name], name
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [15, pytest.param(120, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MACHINES)
 def test_buffer_does_what_its_twin_does(name, examples):
     machine = type("Model", (Model,), {"setups": MACHINES[name]})

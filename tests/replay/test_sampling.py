@@ -143,7 +143,7 @@ def test_ordered_pairs_without_replacement(vector):
     weights, shift, setting = vector
     buffer = filled(weights, Proportional(replacement=False, shift=setting), seed=11)
     law = successive(normalized(weights, shift), 2)
-    counts = tuples_counted(drawn(buffer, 2, 30_000), len(weights))
+    counts = tuples_counted(drawn(buffer, 2, 10_000), len(weights))
     assert_law(counts, law)
 
 
@@ -479,7 +479,7 @@ def test_ranks(size, alpha):
     buffer = filled(priorities, sampler, capacity=size + 3, seed=92)
     rank = np.empty(size, np.int64)
     rank[np.argsort(-priorities)] = np.arange(1, size + 1)
-    batches = [buffer.sample(1000) for _ in range(300)]
+    batches = [buffer.sample(1000) for _ in range(100)]
     found = np.concatenate([batch.index for batch in batches])
     if size > 1:
         assert_rank_law(rank[found], size, alpha)

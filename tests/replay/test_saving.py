@@ -205,7 +205,7 @@ def parts(path):
         return {one: archive.read(one) for one in archive.namelist()}
 
 
-def assert_alike(one, other, story, num_steps=200):
+def assert_alike(one, other, story, num_steps=100):
     """That they go on alike, whatever happens to them."""
     assert content(one) == content(other)
     other_story = copy.deepcopy(story)
@@ -218,7 +218,7 @@ def assert_alike(one, other, story, num_steps=200):
 # Exactness.
 
 
-@pytest.mark.parametrize("num_steps", [0, 3, 149, 700])
+@pytest.mark.parametrize("num_steps", [3, 700])
 def test_a_loaded_buffer_goes_on_as_the_saved_one(tmp_path, name, num_steps):
     buffer, story = made(name), Story(name)
     story.go_on(buffer, num_steps)
@@ -415,7 +415,7 @@ def test_a_file_that_was_cut(tmp_path, name, refusing):
     near = [border + away for border in borders for away in (-1, 0, 1, 29, 60)]
     rng = np.random.default_rng(3)
     places = {0, 1, 21, len(whole) - 1, len(whole) - 21, len(whole) - 22, len(whole) - 23, *near}
-    for place in sorted({*places, *rng.integers(0, len(whole), 20).tolist()}):
+    for place in sorted({*places, *rng.integers(0, len(whole), 6).tolist()}):
         if 0 <= place < len(whole):
             path.write_bytes(whole[:place])
             refusing.refuse(path)
@@ -441,7 +441,7 @@ def test_a_byte_that_was_flipped(tmp_path, name, refusing):
     whole = path.read_bytes()
     rng = np.random.default_rng(4)
     for part, start, size in data_places(path):
-        for place in sorted({0, size - 1, size // 2, *rng.integers(0, max(size, 1), 3).tolist()}):
+        for place in sorted({0, size - 1, size // 2, int(rng.integers(max(size, 1)))}):
             if not 0 <= place < size:
                 continue
             damaged = bytearray(whole)
@@ -461,7 +461,7 @@ def test_a_byte_that_was_flipped_between_the_parts(tmp_path):
     for _, start, size in data_places(path):
         inside[start : start + size] = True
     refused = 0
-    for place in np.flatnonzero(~inside):
+    for place in np.flatnonzero(~inside)[::3]:  # odd ones and even ones
         damaged = bytearray(whole)
         damaged[place] ^= 8 if place % 2 else 0xFF
         path.write_bytes(damaged)
@@ -473,7 +473,7 @@ def test_a_byte_that_was_flipped_between_the_parts(tmp_path):
                 refusing.refuse(path)
         else:
             assert content(loaded) == expected
-    assert refused > 300
+    assert refused > 100
     refusing.assert_as_it_was()
 
 

@@ -75,7 +75,7 @@ SEQUENCES = st.builds(Sequences, length=st.integers(1, 7), burn_in=st.integers(0
 OTHERS = tuple(name for name, (_, others, _) in LAYOUTS.items() if "mask" not in others)
 
 
-@pytest.mark.parametrize("examples", [25, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_sequences_are_those_of_the_twin(examples):
     SequenceModel.setups = setups(SEQUENCES, False, OTHERS).map(with_room)
     run_state_machine_as_test(

@@ -243,7 +243,7 @@ def test_spans_that_no_sample_was_taken_in_have_their_time() -> None:
 
 def test_a_script_in_one_piece(tmp_path: Path) -> None:
     script = Path(__file__).parents[3] / "bench" / "profiler" / "staged" / "ppo.py"
-    done, session = record(tmp_path, str(script), "CartPole-v1", "8", str(tmp_path / "times.json"))
+    done, session = record(tmp_path, str(script), "CartPole-v1", "3", str(tmp_path / "times.json"))
     assert done.returncode == 0, done.stderr
     found = stages(session.main)
     assert min(found.share(stage) for stage in ("env", "act", "update")) > 0
