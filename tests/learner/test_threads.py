@@ -116,10 +116,10 @@ def test_one_thread_is_never_looked_after(machine):
 @pytest.mark.parametrize("algorithm", [sac, td3], ids=["sac", "td3"])
 def test_any_number_of_threads_learns_the_same(algorithm, tmp_path):
     learned = []
-    for count in (1, 2, 3):
+    for count in (1, 3):
         config = algorithm.Config(
             env_id="Pendulum-v1",
-            total_timesteps=320,
+            total_timesteps=264,
             learning_starts=256,
             buffer_size=1_000,
             execution="eager",

@@ -54,7 +54,7 @@ def assert_close(ours, theirs):
                 np.testing.assert_array_equal(x, y, err_msg=field.name)
 
 
-def check(env, num_workers, num_envs, compare, *, num_steps=12, num_fragments=5, **options):
+def check(env, num_workers, num_envs, compare, *, num_steps=12, num_fragments=3, **options):
     """Central inference gives what this process gives, over several publications."""
     kept = {name: options.pop(name) for name in ("make", "exploration") if name in options}
     with open_pool(env, num_workers, num_envs, inference="central", **options) as pool:
