@@ -129,7 +129,7 @@ def test_update_is_that_of_the_twin(action_spec, options):
     policy = ActingPolicy(nets.network, PolicySnapshot(0, acted))
     fragment = experience(action_spec, acted, policy)
 
-    (seen,) = newest([fragment], nets, learner.state.params, policy, reference.AGE)
+    (seen,) = newest([fragment], nets, learner.state.params, policy, reference.AGE, learner.sent)
     prepared = appo.prepare(fragment, learner.hyper.floats, config, seen)
     fields = {name: x for name, x in prepared._asdict().items() if x is not None}
     rows = {name: torch.from_numpy(x).flatten(0, 1) for name, x in fields.items()}
