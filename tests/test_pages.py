@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop import timing
+from hotloop import bandits, timing
 from hotloop.cli import main, seeds
 from tests.cli.running import ChildInProcess
 
@@ -18,7 +18,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Tutorials go back and forth between files and commands: tests/docs/test_tutorials.py walks them.
 RUN = [path for path in PAGES if path.parent.name != "tutorials"]
 NAMES = [path.relative_to(ROOT).with_suffix("").as_posix() for path in RUN]
-MOST_STEPS = 2_000  # of a training that a page shows
+# Of what a page trains and plays.
+MOST = {"total_timesteps": 1_000, "num_runs": 50}
 
 
 @pytest.mark.parametrize("page", RUN, ids=NAMES)
@@ -26,11 +27,13 @@ def test_python_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
     """The blocks of a page build on each other, as a reader would run them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    for play in (bandits.run, bandits.compare):
+        monkeypatch.setitem(play.__kwdefaults__, "num_runs", MOST["num_runs"])
     names = {"__name__": "page"}
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         block = re.sub(
-            r"\b(total_timesteps=)([\d_]+)",
-            lambda told: f"{told[1]}{min(int(told[2]), MOST_STEPS)}",
+            r"\b(total_timesteps|num_runs)=([\d_]+)",
+            lambda option: f"{option[1]}={min(int(option[2]), MOST[option[1]])}",
             block,
         )
         file = re.match(r"# (\w+\.py)\n", block)
@@ -42,7 +45,7 @@ def test_python_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
     timing.stop()
 
 
-SHORTER = {"200000": "2048", "50000": "1024", "1-5": "1-2"}
+SHORTER = {"200000": "1024", "50000": "1024", "1-5": "1-2"}
 
 
 def test_the_readmes_commands(tmp_path, monkeypatch, capsys):

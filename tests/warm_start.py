@@ -71,8 +71,7 @@ class WarmStart:
     def __call__(self, program, *, env, pass_fds, **options):
         if not self.is_enabled:
             return subprocess.Popen(program, env=env, pass_fds=pass_fds, **options)
-        if self._socket is None:
-            self._start_server()
+        self.start_server()
         fds = [1, 2, *pass_fds]
         request = {
             "module": program[2].partition('run_module("')[2].partition('"')[0],
@@ -91,7 +90,10 @@ class WarmStart:
             _set_subreaper(False)
         return WarmProcess(pid)
 
-    def _start_server(self) -> None:
+    def start_server(self) -> None:
+        """Start the fork server, unless it runs already."""
+        if self._socket is not None:
+            return
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST)
         with theirs:

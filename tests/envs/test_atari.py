@@ -32,6 +32,7 @@ class Played:
             self.obs = step.obs.copy()
             for own, one in zip(self.actions, action, strict=True):
                 own.append(one)
+        self.games = self.envs.pop_episodes()
 
     def running(self):
         """What a checkpoint holds of the episodes that run."""
@@ -43,18 +44,22 @@ class Played:
         ]
 
 
-def test_episodes_go_on_where_others_stood():
-    kwargs = {"life_loss_info": True}
-    played = Played(420, **kwargs)
-    fresh = make_vec(BREAKOUT, 3, seed=5, env_kwargs=kwargs)
+@pytest.fixture(scope="module")
+def lives():
+    """Games in which each life is an episode for the learner."""
+    return Played(420, life_loss_info=True)
+
+
+def test_episodes_go_on_where_others_stood(lives):
+    played = lives
+    fresh = make_vec(BREAKOUT, 3, seed=5, env_kwargs={"life_loss_info": True})
     counted = []
     obs, restarted = fresh.resume(played.running(), lambda: counted.append(1))
     assert restarted == []
     assert len(counted) == 1 + max(length for _, length in played.envs.running())
     np.testing.assert_array_equal(obs, played.obs)
     assert fresh.running() == played.envs.running()
-    played.envs.pop_episodes()
-    for _ in range(300):
+    for _ in range(150):
         action = played.rng.integers(0, 4, 3)
         one, other = played.envs.step(action), fresh.step(action)
         np.testing.assert_array_equal(one.obs, other.obs)
@@ -76,10 +81,9 @@ def test_an_episode_that_does_not_repeat_itself_begins_anew():
     assert fresh.running()[1] == (running[1].episode + 1, 0)
 
 
-def test_a_lost_life_ends_what_is_learned_from_and_not_the_game():
-    whole, lives = Played(420), Played(420, life_loss_info=True)
-    games = lives.envs.pop_episodes()
-    assert [game[:4] for game in games] == [game[:4] for game in whole.envs.pop_episodes()]
+def test_a_lost_life_ends_what_is_learned_from_and_not_the_game(lives):
+    whole, games = Played(420), lives.games
+    assert [game[:4] for game in games] == [game[:4] for game in whole.games]
     assert whole.num_terminated == len(games) > 2
     # Breakout has five lives.
     assert 5 * len(games) <= lives.num_terminated <= 5 * (len(games) + 3)

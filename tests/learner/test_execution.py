@@ -99,12 +99,13 @@ def learner(action_spec, options):
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action_spec", "options"),
     [
         (DISCRETE, {}),
-        pytest.param(MULTI, {"clip_value_loss": True}, marks=pytest.mark.slow),
-        pytest.param(BOX, {"target_kl": 1.0, "entropy_coef": 0.01}, marks=pytest.mark.slow),
+        (MULTI, {"clip_value_loss": True}),
+        (BOX, {"target_kl": 1.0, "entropy_coef": 0.01}),
     ],
 )
 def test_eager_and_compiled_agree_after_100_updates(action_spec, options):
@@ -240,73 +241,41 @@ class Pair:
 
 @needs_compiler
 @pytest.mark.parametrize("is_packable", [True, False])
-def test_inputs_find_their_places(monkeypatch, is_packable):
-    """However the compiler orders them; also where an update can't be packaged."""
-
-    def fail(*args):
-        raise Unpackable
-
-    if not is_packable:
-        monkeypatch.setattr("hotloop.learner.artefacts.record", fail)
+def test_compiled_and_eager_take_and_give_the_same(is_packable):
+    """Nested inputs, constants, a tuple of outputs; also where an update can't be packaged."""
     constant = torch.tensor([100.0, 200.0])
 
-    def update(state, x, rest):
-        state.second.add_(rest[1] * constant)
-        state.first.sub_(x)
-        return state.first + rest[0]
+    def update(state, x, others, rate):
+        state.second.add_(others[1] * constant)
+        state.first.sub_(rate * x)
+        return (state.first + others[0]).sum(), 10 * x + others[0]
 
-    execution = Execution(update, Choice(True, ""))
-    states = [Pair(torch.zeros(2), torch.zeros(2)) for _ in range(2)]
-    for state in (states[0], states[1], states[0]):
-        x = torch.tensor([1.0, 2.0])
-        metrics = execution(state, x, (torch.full((2,), 10.0), torch.tensor(3.0)))
-        torch.testing.assert_close(metrics, state.first + 10.0)
-    assert states[0].first.tolist() == [-2.0, -4.0]
-    assert states[0].second.tolist() == [600.0, 1200.0]
-    assert states[1].second.tolist() == [300.0, 600.0]
-    assert execution.num_recompilations == 0
-
-
-def gives_two(state, x):
-    """A number, and one for each row; eager code tells them apart by position alone."""
-    state.first.add_(x.sum())
-    difference = x - state.second
-    return difference.square().mean(), difference.abs()
-
-
-@needs_compiler
-def test_an_update_may_give_a_tuple():
-    """Eager and compiled: as many tensors, in this order, and no memory of the call before."""
-    pairs = [Pair(torch.zeros(()), torch.tensor([1.0, 2.0])) for _ in range(2)]
-    slow, fast = (Execution(gives_two, Choice(is_compiled, "")) for is_compiled in (False, True))
-    earlier = []
+    slow, fast = (Execution(update, Choice(chosen, "asked")) for chosen in (False, True))
+    states = [[Pair(torch.zeros(2), torch.zeros(2)) for _ in range(2)] for _ in range(2)]
+    ones, results = torch.ones(2), []
     for k in range(4):
-        x = torch.tensor([k + 3.0, -1.0])
-        results = slow(pairs[0], x), fast(pairs[1], x)
-        for result in results:
-            assert type(result) is tuple
-            assert [part.shape for part in result] == [(), (2,)]
-            assert result[0].item() == ((k + 2.0) ** 2 + 9.0) / 2
-            assert result[1].tolist() == [k + 2.0, 3.0]
-        earlier.append((results[1], k))
-    for (_, difference), k in earlier:
-        assert difference.tolist() == [k + 2.0, 3.0]
-    assert pairs[0].first == pairs[1].first == 3 + 4 + 5 + 6 - 4
-    (graph,) = fast._graphs.values()
-    assert isinstance(graph, Artefact)
-    assert fast.num_recompilations == 0
-
-
-@needs_compiler
-def test_a_tensor_that_is_passed_twice_is_two(monkeypatch):
-    def update(state, x, y):
-        state.add_(x)
-        return 10 * x + y
-
-    execution = Execution(update, Choice(True, ""))
-    ones, twos = torch.ones(2), torch.full((2,), 2.0)
-    got = [execution(torch.zeros(2), ones, other)[0].item() for other in (ones, twos, ones)]
-    assert got == [11.0, 12.0, 11.0]
+        # A tensor that is passed twice can't be packaged.
+        x = ones if is_packable or k != 1 else ones + k
+        others = (torch.full((2,), 2.0 + k) if is_packable or k == 2 else x, torch.tensor(3.0))
+        arguments = (x, others, torch.tensor(0.5**k))
+        eager, compiled = (
+            each(two[k % 2], *arguments) for each, two in zip((slow, fast), states, strict=True)
+        )
+        assert type(eager) is type(compiled) is tuple
+        assert [part.shape for part in compiled] == [(), (2,)]
+        results.append((eager, compiled))
+    for eager, compiled in results:  # no call has overwritten an earlier one's results
+        torch.testing.assert_close(compiled, eager)
+    for one, other in zip(*states, strict=True):
+        torch.testing.assert_close(other.first, one.first)
+        torch.testing.assert_close(other.second, one.second)
+    assert all(isinstance(graph, Artefact) for graph in fast._graphs.values()) is is_packable
+    # Only a tensor that is passed twice is another case, and not other values.
+    num_recompilations = 0 if is_packable else 1
+    assert fast.compile_s > 0
+    assert "asked; compiling took" in fast.summary()
+    assert f"over 4 updates, {num_recompilations} recompilations" in fast.summary()
+    assert slow.summary() == "update: asked"
 
 
 @needs_compiler

@@ -253,6 +253,7 @@ def test_arguments_may_be_views_of_anything():
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_what_is_captured_may_be_compiled():
     state, same = torch.zeros(4), torch.zeros(4)
     table = torch.arange(24.0).view(4, 6)
@@ -581,15 +582,15 @@ def capture_updates(learner, device, *, is_compiled=False):
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("device", ["cpu", GPU])
 def test_a_graph_learns_what_eager_learns(name, device, is_compiled):
-    """100 updates from the same noise, float32, while every hyper-parameter changes."""
+    """30 updates from the same noise, float32, while every hyper-parameter changes."""
     need(device)
     learners = [make_learner(name, "eager", device) for _ in range(2)]
     eager, graphed = learners
     capture_updates(graphed, device, is_compiled=is_compiled)
-    for k in range(100):
+    for k in range(30):
         batch = mapped(make_batch(name, k % 7), lambda x: x.to(device))
         for one in learners:
-            one.hyper.set(k / 100)
+            one.hyper.set(k / 30)
         results = [one.update(batch) for one in learners]
         if results[0] is not None:
             torch.testing.assert_close(results[1], results[0], rtol=5e-3, atol=5e-3)

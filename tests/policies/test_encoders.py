@@ -101,9 +101,17 @@ def as_tensors(params):
     return {name: torch.from_numpy(x) for name, x in params.items()}
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
-@pytest.mark.parametrize("shape", [(4, 50, 60), (50, 60, 4), (50, 60)])
-@pytest.mark.parametrize("name", ["nature", "impala", "vizdoom"])
+@pytest.mark.parametrize(
+    ("name", "shape", "layer_norm"),
+    [
+        ("nature", (4, 36, 40), False),
+        ("nature", (36, 40, 4), True),
+        ("impala", (36, 40, 4), False),
+        ("impala", (36, 40), True),
+        ("vizdoom", (36, 40), False),
+        ("vizdoom", (4, 36, 40), True),
+    ],
+)
 def test_features_are_those_of_the_same_layers_in_torch(name, shape, layer_norm):
     spec = spec_of(*shape)
     network = actor_critic(

@@ -295,9 +295,9 @@ def composition(name):
 
 COMPOSITIONS = [
     *SPECS,
-    *("discrete shared", "discrete module", "multi_discrete module", "box module"),
+    *("discrete shared", "box module"),
     *KINDS,
-    *("squashed_gaussian module", "deterministic module", "greedy module"),
+    "deterministic module",
     *("critics", "critics module"),
 ]
 

@@ -17,6 +17,7 @@ __all__ = ["cold_start", "warm_start"]
 @pytest.fixture
 def mark(monkeypatch, warm_start):
     """Mark all processes that the test starts. Afterwards, none of them may live."""
+    warm_start.start_server()  # before a test counts the open files
     value = uuid.uuid4().hex
     monkeypatch.setenv(MARK, value)
     # As in a training: a matrix product that threads share differs in its last bits.

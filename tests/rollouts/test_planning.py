@@ -53,7 +53,7 @@ def drawn(chance, schedule, overlap):
 @pytest.mark.parametrize(("schedule", "overlap"), SCHEDULES)
 def test_it_agrees_with_a_simulation(schedule, overlap):
     chance, errors = random.Random(7), []
-    for number in range(12):
+    for number in range(6):
         cluster, speeds = drawn(chance, schedule, overlap)
         simulated = reference.Simulation(
             cluster,

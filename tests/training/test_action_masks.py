@@ -23,8 +23,8 @@ from tests.training.test_off_policy import assert_same_weights, watch
 ENV = "tests.toy_envs:Allowed"
 CHOICES = {"one": (6,), "several": (3, 4)}
 SHORT = {
-    ppo: {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2, "total_timesteps": 384},
-    dqn: {**test_off_policy.SMALL, "total_timesteps": 192},
+    ppo: {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2, "total_timesteps": 192},
+    dqn: {**test_off_policy.SMALL, "total_timesteps": 120},
 }
 EACH = [(ppo, "one"), (ppo, "several"), (dqn, "one")]
 of_each = pytest.mark.parametrize(("algorithm", "choices"), EACH)
@@ -242,7 +242,6 @@ class Parts(gymnasium.ObservationWrapper):
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
-        (ppo, {}),
         (ppo, {"network": "tests.policies.nets:Net", "workers": 2}),
         (dqn, {"dueling": True, "double": False}),
     ],

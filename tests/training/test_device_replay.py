@@ -161,15 +161,14 @@ def test_a_launch_is_as_many_updates(monkeypatch, algorithm, options, is_scaled)
 @of_each
 def test_whole_trainings(tmp_path, algorithm):
     options = {"env_id": LONG[algorithm], "num_envs": 4, "replay_device": "device"}
-    for name, count in (("a", 1), ("b", 1), ("c", 4)):
+    options["total_timesteps"] = 120
+    for name, count in (("a", 1), ("b", 4)):
         result = train(algorithm, tmp_path, name=name, updates_per_launch=count, **options)
         assert result.status == "finished"
-    assert_same_run(tmp_path / "a", tmp_path / "b")
-    assert_same_weights(tmp_path / "a", tmp_path / "c")
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
 
 
-@pytest.mark.parametrize("kind", ["prioritized", "rank", "proportional"])
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(("kind", "n_step"), [("prioritized", 3), ("rank", 1), ("proportional", 3)])
 def test_a_run_is_the_host_s_where_the_host_draws(tmp_path, monkeypatch, kind, n_step):
     """One update a round: priorities are there when they are wanted, in both. Noise is numbered."""
     monkeypatch.setattr(
@@ -177,6 +176,7 @@ def test_a_run_is_the_host_s_where_the_host_draws(tmp_path, monkeypatch, kind, n
         lambda *args, **options: numbered(Learner(*args, **options)),
     )
     options = {"env_id": "Pendulum-v1", "replay": kind, "n_step": n_step, "clip_reward": 3.0}
+    options["total_timesteps"] = 120
     for place in ("host", "device"):
         train(sac, tmp_path, name=place, replay_device=place, **options)
     assert_same_weights(tmp_path / "host", tmp_path / "device")
@@ -188,11 +188,18 @@ RUN = {"env_id": "Pendulum-v1", "num_envs": 2, "replay_device": "device", "save_
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
-        (sac, {"updates_per_launch": 2, "normalize_obs": True}),
-        (sac, {"replay": "prioritized", "n_step": 3}),
+        (sac, {"replay": "prioritized", "n_step": 3, "normalize_obs": True}),
         (td3, {"replay": "proportional", "updates_per_launch": 2}),
-        (dqn, {"env_id": "CartPole-v1", "replay": "rank", "updates_per_launch": 2}),
-        (dqn, {"env_id": "CartPole-v1", "n_step": 2, "target_interval": 30, "tau": 0.5}),
+        (
+            dqn,
+            {
+                "env_id": "CartPole-v1",
+                "replay": "rank",
+                "updates_per_launch": 2,
+                "target_interval": 30,
+                "tau": 0.5,
+            },
+        ),
     ],
 )
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
@@ -207,8 +214,13 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-@pytest.mark.parametrize("options", [{}, {"replay": "prioritized", "n_step": 3}], ids=str)
-@pytest.mark.parametrize("places", [("host", "device"), ("device", "host")])
+@pytest.mark.parametrize(
+    ("places", "options"),
+    [
+        (("host", "device"), {"replay": "prioritized", "n_step": 3}),
+        (("device", "host"), {}),
+    ],
+)
 def test_the_replay_may_move_between_stop_and_resume(tmp_path, places, options):
     first, second = (
         make_config(sac, tmp_path, **{**RUN, **options, "replay_device": place}) for place in places
@@ -259,8 +271,8 @@ def test_lanes_learn_batch_by_batch(tmp_path):
 def test_images_may_move_between_stop_and_resume(tmp_path):
     """Twice: what was kept as frames is found again as frames."""
     options = {"num_envs": 2, "batch_size": 8, "n_step": 2, "network": "nature"}
-    options |= {"save_replay": True, "total_timesteps": 180}
-    for place, end in (("device", 60), ("host", 120), ("device", 180)):
+    options |= {"save_replay": True, "total_timesteps": 120, "hidden_sizes": (8,)}
+    for place, end in (("device", 60), ("host", 90), ("device", 120)):
         config = make_config(dqn, tmp_path, replay_device=place, **options)
         result = dqn.train(
             config,
@@ -269,7 +281,7 @@ def test_images_may_move_between_stop_and_resume(tmp_path):
             resume_from=None if place == "device" and end == 60 else tmp_path / "run",
         )
     assert result.status in ("finished", "stopped")
-    assert lines_of(result)[-1]["replay_size"] > 170
+    assert lines_of(result)[-1]["replay_size"] > 110
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from hotloop.envs import make_env
 from hotloop.errors import ConfigError, SpaceError
 
 CATCH, SIGNS = "tests.toy_images:Catch", "tests.toy_images:Signs"
-SHORT = {"total_timesteps": 512, "execution": "eager", "num_envs": 2, "checkpoint_interval": 256}
+SHORT = {"total_timesteps": 128, "execution": "eager", "num_envs": 2, "hidden_sizes": (8,)}
 OF_EACH = {
-    ppo: {"num_steps": 64, "update_epochs": 2, "num_minibatches": 2},
+    ppo: {"num_steps": 32, "update_epochs": 1, "num_minibatches": 2},
     dqn: {
         "learning_starts": 100,
         "batch_size": 16,
@@ -41,7 +41,7 @@ def test_workers_collect_what_one_process_does(tmp_path):
 @pytest.mark.parametrize("env_id", [CATCH, SIGNS])
 def test_a_run_is_evaluated_exported_and_filmed(tmp_path, capsys, env_id):
     onnxruntime = pytest.importorskip("onnxruntime")
-    result = ppo.train(config_of(ppo, tmp_path, "run", env_id, eval_interval=256, eval_episodes=3))
+    result = ppo.train(config_of(ppo, tmp_path, "run", env_id, eval_interval=64, eval_episodes=2))
     run = str(tmp_path / "run")
     assert main(["eval", run, "--episodes", "4"]) == 0
     assert main(["export", run, "--format", "onnx", "--output", str(tmp_path / "p.onnx")]) == 0

@@ -17,8 +17,8 @@ from hotloop.training.lanes import hyper_names, train_lanes
 SHORT = {"torch_threads": 1, "execution": "eager"}
 ON_POLICY = {"env_id": "CartPole-v1", "num_envs": 4, "num_steps": 32, "total_timesteps": 256}
 OFF_POLICY = {
-    "total_timesteps": 160,
-    "learning_starts": 100,
+    "total_timesteps": 120,
+    "learning_starts": 80,
     "batch_size": 16,
     "hidden_sizes": (16,),
     "report_interval": 20,
@@ -33,7 +33,7 @@ CASES = {
 }
 
 
-def configs(module, options, tmp_path, seeds=(1, 2, 3), **varied):
+def configs(module, options, tmp_path, seeds=(1, 2), **varied):
     """One for each seed, and for each value of what is varied."""
     ((name, values),) = varied.items() or (("seed", seeds),)
     return [
@@ -86,7 +86,7 @@ def test_one_goes_on_alone(tmp_path):
     """A lane that was stopped is resumed as any run is."""
     stop = [lambda lane, report: report.timesteps >= 128, None]
     first = train_lanes(ppo.algorithm, configs(ppo, ON_POLICY, tmp_path), on_report=stop[0])
-    assert [one.status for one in first] == ["stopped"] * 3
+    assert [one.status for one in first] == ["stopped"] * 2
     config = configs(ppo, ON_POLICY, tmp_path)[1]
     result = ppo.train(config, resume_from=first[1].run_dir, progress=False)
     alone = ppo.train(configs(ppo, ON_POLICY, tmp_path / "one")[1], progress=False)
@@ -138,7 +138,7 @@ def test_a_lane_whose_environment_fails_leaves_the_others_alone(tmp_path):
     results = train_lanes(ppo.algorithm, configs(ppo, ON_POLICY, tmp_path), env=env)
     assert isinstance(results[1], EnvironmentFailure)
     assert "a wheel came off" in str(results[1])
-    assert [results[0].status, results[2].status] == ["finished"] * 2
+    assert results[0].status == "finished"
 
 
 def test_a_signal_ends_all_and_keeps_what_they_have(tmp_path):
@@ -150,7 +150,7 @@ def test_a_signal_ends_all_and_keeps_what_they_have(tmp_path):
     given = configs(ppo, {**ON_POLICY, "total_timesteps": 512}, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         train_lanes(ppo.algorithm, given, on_report=on_report)
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         run = RunDirectory.open(tmp_path / f"seed_{seed}")
         assert run.checkpoints.load().state["timesteps"] >= 128
         run.lock()

@@ -307,15 +307,14 @@ def test_the_run_directory_tells_the_run(tmp_path, algorithm):
     assert len(list((run.path / "timing").iterdir())) == 1
 
 
-@pytest.mark.parametrize("algorithm", [sac, dqn])
-def test_evaluations_play_the_most_probable_actions(tmp_path, algorithm):
-    train(algorithm, tmp_path, eval_interval=100, eval_episodes=5, name="a")
-    train(algorithm, tmp_path, name="b")
+def test_evaluations_play_the_most_probable_actions(tmp_path):
+    train(sac, tmp_path, eval_interval=100, eval_episodes=5, name="a")
+    train(sac, tmp_path, name="b")
     run = RunDirectory.open(tmp_path / "a")
     evaluations = [line["evaluation"] for line in run.metrics() if "evaluation" in line]
     assert [one["timesteps"] for one in evaluations] == [100, 200]
     network, snapshot, _ = run.load_policy()
-    envs = make_vec(ENVS[algorithm], 1, seed=1, stream="evaluation")
+    envs = make_vec(ENVS[sac], 1, seed=1, stream="evaluation")
     episodes = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=5)
     assert [one.undiscounted_return for one in episodes] == evaluations[1]["returns"]
     # And change nothing that is learned.
@@ -560,37 +559,12 @@ def test_trains_where_resets_cost_a_step(tmp_path, buffers):
 RESUMED = {"save_replay": True, "total_timesteps": 250, "checkpoint_interval": 100, "num_envs": 2}
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        (sac, {"replay": "rank"}),
-        (td3, {}),
-        (dqn, {"replay": "prioritized", "n_step": 3}),
-    ],
-)
-def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path, algorithm, options):
-    options = {**RESUMED, "env_id": LONG[algorithm], **options}
-    if algorithm is dqn:
-        options |= {"dueling": True, "target_interval": 30, "tau": 0.5}
-    train(algorithm, tmp_path, name="whole", **options)
-    parts = make_config(algorithm, tmp_path, "parts", **options)
-    algorithm.train(parts, on_report=lambda report: report.timesteps >= 60)
-    path = tmp_path / "parts"
-    algorithm.train(parts, on_report=lambda r: r.timesteps >= 150, resume_from=path)
-    reports = []
-    result = algorithm.train(parts, on_report=reports.append, resume_from=path)
-    assert re.fullmatch(r"resumed at 1[5-9]\d steps", reports[0].resumed)
-    assert result.status == "finished"
-    assert_same_run(tmp_path / "whole", path)
-
-
-@pytest.mark.parametrize("algorithm", [sac, dqn])
-def test_with_overlap_it_acts_with_the_policy_before(tmp_path, monkeypatch, algorithm):
+def test_with_overlap_it_acts_with_the_policy_before(tmp_path, monkeypatch):
     """Only reports publish the newest; a resumed run goes on from there as the whole one did."""
     options = {"device": "auto", "overlap": True, "report_interval": 60, "total_timesteps": 240}
     options["save_replay"] = True
     with pytest.raises(ConfigError, match="`overlap` acts while a GPU learns, and `device` 'auto'"):
-        train(algorithm, tmp_path, **options)
+        train(sac, tmp_path, **options)
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr(off_policy, "_need_gpu", lambda device: None)
     versions = []
@@ -601,52 +575,49 @@ def test_with_overlap_it_acts_with_the_policy_before(tmp_path, monkeypatch, algo
         publish(self, snapshot)
 
     monkeypatch.setattr(InlineRollout, "publish", noted)
-    train(algorithm, tmp_path, name="whole", **options)
+    train(sac, tmp_path, name="whole", **options)
     # 21 updates until the report, each acting from the next one on; and the newest at the report.
     assert versions[:24] == [*range(21), 21, 21, 22]
-    parts = make_config(algorithm, tmp_path, "parts", **options)
-    env = ENVS[algorithm]
-    algorithm.train(parts, env=env, on_report=lambda report: report.timesteps >= 120)
-    algorithm.train(parts, env=env, resume_from=tmp_path / "parts")
+    parts = make_config(sac, tmp_path, "parts", **options)
+    env = ENVS[sac]
+    sac.train(parts, env=env, on_report=lambda report: report.timesteps >= 120)
+    sac.train(parts, env=env, resume_from=tmp_path / "parts")
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-@pytest.mark.parametrize(("algorithm", "at"), [(sac, 133), (dqn, 30)])
-def test_a_run_stopped_by_a_signal_goes_on_as_if_it_had_not(tmp_path, algorithm, at):
+@pytest.mark.parametrize("at", [133, 30])
+def test_a_run_stopped_by_a_signal_goes_on_as_if_it_had_not(tmp_path, at):
     """Ctrl-C in the middle of a step: the round is finished, and no work is lost."""
     options = {**RESUMED, "num_envs": 1, "replay": "prioritized"}
 
     def make():
-        return gymnasium.make(LONG[algorithm])
+        return gymnasium.make(LONG[dqn])
 
     before = signal.getsignal(signal.SIGINT)
-    train(algorithm, tmp_path, striking(make, 0, None), name="whole", **options)
+    train(dqn, tmp_path, striking(make, 0, None), name="whole", **options)
     assert signal.getsignal(signal.SIGINT) is before
-    config = make_config(algorithm, tmp_path, "parts", **options)
+    config = make_config(dqn, tmp_path, "parts", **options)
     factory = striking(make, at, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        algorithm.train(config, env=factory)
+        dqn.train(config, env=factory)
     run = RunDirectory.open(tmp_path / "parts")
     assert run.load_policy()[2]["timesteps"] == run.metrics()[-1]["timesteps"] == at
     reports = []
-    result = algorithm.train(config, env=factory, resume_from=run.path, on_report=reports.append)
+    result = dqn.train(config, env=factory, resume_from=run.path, on_report=reports.append)
     assert reports[0].resumed == f"resumed at {at} steps"
     assert result.timesteps == 250
     assert_same_weights(tmp_path / "whole", run.path)
 
 
-@pytest.mark.parametrize("algorithm", [td3, dqn])
-def test_without_its_replay_a_run_goes_on_with_an_empty_one(tmp_path, buffers, algorithm):
-    config = make_config(algorithm, tmp_path, total_timesteps=300)
-    env, reports = ENVS[algorithm], []
-    stopped = algorithm.train(config, env=env, on_report=lambda report: report.timesteps >= 150)
+def test_without_its_replay_a_run_goes_on_with_an_empty_one(tmp_path, buffers):
+    config = make_config(dqn, tmp_path, total_timesteps=300)
+    env, reports = ENVS[dqn], []
+    stopped = dqn.train(config, env=env, on_report=lambda report: report.timesteps >= 150)
     assert (stopped.status, stopped.timesteps) == ("stopped", 150)
     assert RunDirectory.open(tmp_path / "run").load_policy()[2]["timesteps"] == 150
     assert not list((tmp_path / "run").glob("checkpoints/*/replay.zip"))
     before = weights_of(tmp_path / "run")
-    result = algorithm.train(
-        config, env=env, resume_from=tmp_path / "run", on_report=reports.append
-    )
+    result = dqn.train(config, env=env, resume_from=tmp_path / "run", on_report=reports.append)
     assert reports[0].resumed == (
         "resumed at 150 steps; the replay buffer was not kept with this checkpoint and begins "
         "empty (`save_replay` keeps it with the last one): learning waits for 40 transitions"

@@ -120,9 +120,8 @@ def test_trains_where_resets_cost_a_step(tmp_path):
         tmp_path,
         toy_envs.next_step_signs,
         env_kwargs={"num_envs": 4},
-        total_timesteps=6_000,
-        learning_rate=3e-3,
-        update_epochs=10,
+        total_timesteps=2_000,
+        learning_rate=1e-2,
     )
     assert result.mean_return > 0.85
     lines = RunDirectory.open(result.run_dir).metrics()

@@ -54,7 +54,7 @@ def assert_close(ours, theirs):
                 np.testing.assert_array_equal(x, y, err_msg=field.name)
 
 
-def check(env, num_workers, num_envs, compare, *, num_steps=12, num_fragments=5, **options):
+def check(env, num_workers, num_envs, compare, *, num_steps=12, num_fragments=3, **options):
     """Central inference gives what this process gives, over several publications."""
     kept = {name: options.pop(name) for name in ("make", "exploration") if name in options}
     with open_pool(env, num_workers, num_envs, inference="central", **options) as pool:
@@ -82,7 +82,7 @@ def check(env, num_workers, num_envs, compare, *, num_steps=12, num_fragments=5,
 def test_one_environment_is_acted_for_to_the_last_bit():
     # Batches are of one observation, here as there.
     make = partial(actor_critic, hidden_sizes=(8,), memory="gru:6")
-    assert check(CATCH, 1, 1, assert_same_fragments, make=make, env_kwargs=SMALL) > 10
+    assert check(CATCH, 1, 1, assert_same_fragments, make=make, env_kwargs=SMALL) > 3
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_one_environment_is_acted_for_to_the_last_bit():
     [
         (CATCH, 3, None, {"env_kwargs": SMALL}),
         ("CartPole-v1", 2, "lstm:6", {"stagger": 4, "num_steps": 20}),
-        ("Pendulum-v1", 2, None, {"stagger": 4, "num_steps": 30}),
+        ("Pendulum-v1", 2, None, {"stagger": 4, "num_steps": 50}),
         ("tests.worker_envs:vector_of_signs", 3, None, {"env_kwargs": {"num_envs": 3}}),
     ],
 )

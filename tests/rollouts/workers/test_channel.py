@@ -1,4 +1,5 @@
 import gc
+import itertools
 import os
 import socket
 
@@ -50,32 +51,31 @@ def test_messages_and_nudges_come_in_order(ends):
     assert theirs.receive(block=True) == (second, {}, -1)
 
 
-@pytest.mark.parametrize("message", [Resumed(restarted_envs=[1]), LARGE])
-@pytest.mark.parametrize("has_arrays", [False, True])
-@pytest.mark.parametrize("has_fd", [False, True])
-def test_what_travels_along(ends, message, has_arrays, has_fd):
+def test_arrays_and_files_travel_along(ends):
     ours, theirs = ends
-    arrays = {"actions.0": np.arange(50_000).reshape(-1, 2), "actions.1": np.zeros(0, np.float32)}
+    large = {"actions.0": np.arange(50_000).reshape(-1, 2), "actions.1": np.zeros(0, np.float32)}
     gc.collect()  # what earlier tests have left
     before = num_descriptors()
-    fd = os.memfd_create("test") if has_fd else -1
-    if has_fd:
-        os.write(fd, b"content")
-    ours.send(message, arrays=arrays if has_arrays else None, fd=fd)
-    got, got_arrays, got_fd = theirs.receive(block=True)
-    assert got == message
-    assert got_arrays.keys() == (arrays.keys() if has_arrays else set())
-    for name, array in got_arrays.items():
-        np.testing.assert_array_equal(array, arrays[name], strict=True)
-    if has_fd:
-        assert got_fd != fd
-        assert os.pread(got_fd, 10, 0) == b"content"
-        assert not os.get_inheritable(got_fd)
-        os.close(fd)
-        os.close(got_fd)
-    else:
-        assert got_fd == -1
-    assert num_descriptors() == before
+    messages = (Resumed(restarted_envs=[1]), LARGE)
+    for message, arrays, has_fd in itertools.product(messages, (None, large), (False, True)):
+        fd = os.memfd_create("test") if has_fd else -1
+        if has_fd:
+            os.write(fd, b"content")
+        ours.send(message, arrays=arrays, fd=fd)
+        received, received_arrays, received_fd = theirs.receive(block=True)
+        assert received == message
+        assert received_arrays.keys() == (arrays or {}).keys()
+        for name, array in received_arrays.items():
+            np.testing.assert_array_equal(array, large[name], strict=True)
+        if has_fd:
+            assert received_fd != fd
+            assert os.pread(received_fd, 10, 0) == b"content"
+            assert not os.get_inheritable(received_fd)
+            os.close(fd)
+            os.close(received_fd)
+        else:
+            assert received_fd == -1
+        assert num_descriptors() == before
 
 
 def test_who_is_gone_is_noticed():

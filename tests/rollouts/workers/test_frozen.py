@@ -234,28 +234,30 @@ def test_a_learner_that_takes_its_time_replaces_nobody(tmp_path, plan):
         assert restarts(rollout) == [0, 0]
 
 
-@pytest.mark.parametrize("is_whole_machine", [False, True])
-def test_a_pause_replaces_nobody(tmp_path, is_whole_machine):
+def test_a_pause_replaces_nobody(tmp_path):
+    """Of the learner alone, and of the whole machine."""
     code = (
         "from tests.rollouts.workers.pools import begin, open_pool\n"
         f"kwargs = {{'directory': {str(tmp_path)!r}, 'pause_s': {{'1': 0.4}}}}\n"
         f"with open_pool({SCRIPTED!r}, env_kwargs=kwargs, step_timeout_s=1.2) as pool:\n"
         "    rollout = begin(pool, 4)\n"
-        "    for _ in range(2): rollout.collect()\n"
+        "    for _ in range(4): rollout.collect()\n"
         "    print([worker.restarts for worker in rollout.accounting().workers])\n"
     )
     learner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    wait_until(lambda: count_calls(tmp_path, "step", 1) >= 3)
-    time.sleep(0.3)  # it has been looked at in this step
-    paused = [learner.pid]
-    if is_whole_machine:
-        paused += [pid for pid in marked_processes(os.environ[MARK]) if pid != learner.pid]
-    for pid in paused:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(1.8)
-    for pid in paused:
-        os.kill(pid, signal.SIGCONT)
-        time.sleep(0.1 * (pid == learner.pid))  # it looks before the others have gone on
+    for is_whole_machine in (False, True):
+        num_steps = count_calls(tmp_path, "step", 1)
+        wait_until(lambda count=num_steps: count_calls(tmp_path, "step", 1) >= count + 3)
+        time.sleep(0.3)  # it has been looked at in this step
+        paused = [learner.pid]
+        if is_whole_machine:
+            paused += [pid for pid in marked_processes(os.environ[MARK]) if pid != learner.pid]
+        for pid in paused:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.8)
+        for pid in paused:
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.1 * (pid == learner.pid))  # it looks before the others have gone on
     out, _ = learner.communicate(timeout=60)
     assert out == "[0, 0]\n"
 
