@@ -8,6 +8,7 @@ first state, and hide the last observation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import jax  # pyright: ignore[reportMissingImports]
@@ -46,7 +47,8 @@ def make_brax(
         SpaceError: its spaces are not supported.
     """
     try:
-        from brax import envs  # pyright: ignore[reportMissingImports]
+        # By name: type checkers take this file for the library's.
+        envs: Any = import_module("brax.envs")
     except ImportError as error:
         raise missing_library(f"brax:{name}", error, "brax") from error
     known = envs._envs

@@ -6,6 +6,7 @@ resets within it and, before version 1, takes the time limit for a termination.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def make_gymnax(name: str, *, num_envs: int, device: torch.device, **params: Any
         SpaceError: its spaces are not supported.
     """
     try:
-        import gymnax  # pyright: ignore[reportMissingImports]
+        gymnax: Any = import_module("gymnax")  # by name, as type checkers take this file for it
     except ImportError as error:
         raise missing_library(f"gymnax:{name}", error, "gymnax") from error
     known = gymnax.registered_envs
