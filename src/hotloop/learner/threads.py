@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -33,27 +32,6 @@ def graph_threads() -> int:
     return torch.get_num_threads() if _most is None else _most
 
 
-def make_products_strict() -> None:
-    """Have MKL round products alike for any number of threads, unless the user chose a mode.
-
-    MKL reads the setting at its first product in the process, so call this before. Products of
-    256×256 take as long as before (199 and 206 µs on one core with AVX-512). Other processors than
-    Intel's are left alone: there MKL rounds alike already, and strict mode is slower.
-
-    Source: oneMKL's developer guide, "Reproducibility Conditions", strict CNR mode.
-    """
-    if _is_intel():
-        os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
-
-
-def _is_intel() -> bool:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return any("GenuineIntel" in line for line in file)
-    except OSError:  # no Linux
-        return False
-
-
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Run the body with `count` intra-op threads, then give the process its own setting back.
@@ -80,7 +58,11 @@ class FreeThreads:
     side by side 3.9 times (`python -m bench neighbours`). So threads are taken while cores are
     free, and given back while there are more threads that want to run than cores. Perceptrons of
     256×256 learn the same to the last bit with any number, which is tested. On Intel's processors
-    MKL promises that only in its strict mode, which is set here.
+    that holds only if MKL is in its strict mode, `MKL_CBWR=AUTO,STRICT`. MKL reads this variable at
+    the first product of a process, and processes with and without it round differently. So you set
+    it for all of them, and hotloop does not. Products of 256×256 take as long with it.
+
+    Source: oneMKL's developer guide, "Reproducibility Conditions", strict CNR mode.
 
     Args:
         most: threads to take where nothing else runs.
@@ -90,7 +72,6 @@ class FreeThreads:
     """
 
     def __init__(self, most: int) -> None:
-        make_products_strict()
         self.most = most
         self.count = most
         self._free: deque[int] = deque(maxlen=_LOOKS)
