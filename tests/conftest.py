@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
-import os
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -48,8 +45,6 @@ _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)[.\w]*'")
 # Fixtures that start programs of others: their tests are marked `outside`.
 OUTSIDE = {"chromium", "cluster", "ray"}
 
-_TURNS = pytest.StashKey[str]()
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hotloop")
@@ -69,22 +64,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    is_worker = hasattr(config, "workerinput")
     if path := config.getoption("--costs"):
         config.pluginmanager.register(Meter(), "meter")
-        if not is_worker:
+        if not hasattr(config, "workerinput"):  # not in xdist's processes
             config.pluginmanager.register(Costs(path), "costs")
-    if is_worker:
-        config.pluginmanager.register(Turns(Path(config.workerinput["turns"])), "turns")
-    else:
-        folder = tempfile.TemporaryDirectory(prefix="hotloop-turns-")
-        config.add_cleanup(folder.cleanup)
-        config.stash[_TURNS] = folder.name
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    node.workerinput["turns"] = node.config.stash[_TURNS]
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
@@ -111,30 +94,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [
             item for name in order for item in random.sample(modules[name], len(modules[name]))
         ]
-
-
-class Turns:
-    """Run tests marked `alone` while no other worker process runs a test.
-
-    Args:
-        folder: an empty directory, the same for all workers of a run.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        # The process that waits to be alone holds the queue, so that no further test begins.
-        flags = os.O_RDWR | os.O_CREAT
-        self._queue, self._floor = (os.open(folder / name, flags) for name in ("queue", "floor"))
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        is_alone = item.get_closest_marker("alone") is not None
-        fcntl.flock(self._queue, fcntl.LOCK_EX)
-        fcntl.flock(self._floor, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
-        fcntl.flock(self._queue, fcntl.LOCK_UN)
-        try:
-            return (yield)
-        finally:
-            fcntl.flock(self._floor, fcntl.LOCK_UN)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

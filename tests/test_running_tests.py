@@ -1,4 +1,4 @@
-"""How the tests themselves are run: what they cost, their order, and tests that run alone."""
+"""How the tests themselves are run: what they cost, and in which order."""
 
 import os
 import subprocess
@@ -38,26 +38,14 @@ def test_model(model, case): pass
 def test_sleeps():
     time.sleep(0.4)
 """
-# Each test leaves a file while it runs; one that runs alone must see no other.
-ALONE = """
-import time
+# Each test writes down its turn.
+ORDER = """
 from pathlib import Path
 import pytest
 
-RUNNING = Path(__file__).parent / "running"
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(i, marks=[pytest.mark.alone] if i % 3 == 0 else []) for i in range(24)]
-)
+@pytest.mark.parametrize("case", range(24))
 def test_case(case):
-    mine = RUNNING / str(case)
-    mine.touch()
-    time.sleep(0.02)
-    others = [one.name for one in RUNNING.iterdir() if one != mine]
-    mine.unlink()
-    assert case % 3 or not others
-    assert all(int(name) % 3 for name in others)
-    with open(RUNNING.parent / "order", "a") as file:
+    with open(Path(__file__).parent / "order", "a") as file:
         file.write(f"{case}\\n")
 """
 
@@ -65,10 +53,9 @@ def test_case(case):
 def run_suite(folder: Path, *options: str) -> str:
     """Run the tests in a folder with the hooks of tests/conftest.py, and return the output."""
     (folder / "conftest.py").write_text(
-        "from tests.conftest import pytest_addoption, pytest_configure, pytest_configure_node\n"
+        "from tests.conftest import pytest_addoption, pytest_configure\n"
         "from tests.conftest import pytest_collection_modifyitems\n"
     )
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone: as in pyproject.toml\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", *options]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -78,7 +65,7 @@ def run_suite(folder: Path, *options: str) -> str:
 
 def test_costs_add_up_over_workers_and_runs(tmp_path):
     (tmp_path / "test_suite.py").write_text(SUITE)
-    run_suite(tmp_path, "-n2", "--costs=build/costs.json", "-k", "not sleeps", "-m", "not alone")
+    run_suite(tmp_path, "-n2", "--costs=build/costs.json", "-k", "not sleeps", "-m", "not slow")
     printed = run_suite(tmp_path, "--costs=build/costs.json", "-k", "sleeps")
     costs = Costs(tmp_path / "build" / "costs.json")
 
@@ -93,7 +80,7 @@ def test_costs_add_up_over_workers_and_runs(tmp_path):
     assert fixture_s >= 0.3 * setups
     assert all(core_s[f"test_model[{case}]"] < 0.2 for case in range(4))
     assert costs.shared["test_suite.py::test_model[2]"] == ["test_suite.py::model"]
-    assert costs.collection["not alone"] > 0
+    assert costs.collection["not slow"] > 0
     # The second run has added its test: that one waits, and needs no core.
     wall_s, sleep_core_s = total(costs.tests["test_suite.py::test_sleeps"])
     assert wall_s >= 0.4 > sleep_core_s
@@ -122,9 +109,8 @@ def test_the_limit_of_long_tests_follows_from_the_budget(tmp_path):
     assert costs.long_ones(budget_s=6) == ([], 3.0)
 
 
-def test_a_test_marked_alone_runs_while_no_other_does(tmp_path):
-    (tmp_path / "test_alone.py").write_text(ALONE)
-    (tmp_path / "running").mkdir()
+def test_a_seed_is_an_order(tmp_path):
+    (tmp_path / "test_order.py").write_text(ORDER)
     orders = []
     for options in (["-n3"], ["--shuffle=1"], ["--shuffle=1"], ["--shuffle=2"]):
         run_suite(tmp_path, *options)
